@@ -1,0 +1,1 @@
+"""Parts that no other wheel may import."""

@@ -1,0 +1,1 @@
+"""taskmq on PostgreSQL."""

@@ -1,0 +1,1 @@
+"""The pool `processes`: child processes, and how the worker talks to them."""
