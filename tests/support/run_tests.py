@@ -40,7 +40,12 @@ WHEELS = {
     "taskmq-postgres": "taskmq_postgres",
     "taskmq-redis": "taskmq_redis",
 }
-SIDE_BY_SIDE = ("unit", "conformance")
+SIDE_BY_SIDE = {
+    "unit": ["-n", "2"],
+    "conformance": ["-n", "2"],
+    # A file's tests stay together: many files start servers of their own once.
+    "integration": ["-n", "2", "--dist", "loadfile"],
+}
 """Suites whose tests share nothing and measure no time: they run on two cores at once."""
 AT_LEAST = 90
 FLAKY: list[str] = []
@@ -86,7 +91,7 @@ def run(words: list[str], **environment: str) -> bool:
 
 def pytest(suite: str, python: str = sys.executable, *, coverage: bool, extra: list[str]) -> bool:
     start = ["-m", "coverage", "run", "-m", "pytest"] if coverage else ["-m", "pytest"]
-    spread = ["-n", "2"] if suite in SIDE_BY_SIDE and not coverage else []
+    spread = [] if coverage else SIDE_BY_SIDE.get(suite, [])
     words = [python, *start, f"tests/{suite}", "-q", *extra]
     if run([*words, *spread]):
         return True

@@ -241,12 +241,11 @@ class _QueueWaiter:
         """One look at the connection and the pipe; None when there is nothing yet."""
         if self._keys != keys:
             self._drop()
-        if self._connection is None:
-            self._connect(keys)
+        connection = self._connection or self._connect(keys)
         if not self._asked_at:
             # The same words each time. What stands between a worker's last job and its sleep delays
             # the start of that job on a slot's thread, so nothing is made here that can be kept.
-            self._connection.send_packed_command(self._question)
+            connection.send_packed_command(self._question)
             self._asked_at = time.monotonic()
         self._register(keys)
         overdue = self._asked_at + BLOCK + GRACE - time.monotonic()
@@ -257,18 +256,20 @@ class _QueueWaiter:
             return True
         if readable:
             self._asked_at = 0.0
-            return True if self._connection.read_response() is not None else None
+            return True if connection.read_response() is not None else None
         if time.monotonic() >= self._asked_at + BLOCK + GRACE:
             self._drop()
         return None
 
-    def _connect(self, keys: tuple[bytes, ...]) -> None:
-        self._connection, self._keys, self._asked_at = self._server.blocking(), keys, 0.0
-        self._question = self._connection.pack_command("BLPOP", *keys, BLOCK)
+    def _connect(self, keys: tuple[bytes, ...]) -> Any:
+        self._connection = connection = self._server.blocking()
+        self._keys, self._asked_at = keys, 0.0
+        self._question = connection.pack_command("BLPOP", *keys, BLOCK)
         self._selector = _Selector()
         # There is no public way to the socket.
-        for each in (self._ours, self._connection._sock):  # noqa: SLF001
+        for each in (self._ours, connection._sock):  # noqa: SLF001
             self._selector.register(each, selectors.EVENT_READ)
+        return connection
 
     def _register(self, keys: tuple[bytes, ...]) -> None:
         """Tell producers that somebody waits for more queues than can be blocked on."""

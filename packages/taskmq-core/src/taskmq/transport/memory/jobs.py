@@ -40,7 +40,7 @@ class MemoryJobs(JobRole):
         store = self._store
         with store.lock:
             found = map(store.records.get, ids)
-            return [record and JobResult(record.state, record.result) for record in found]
+            return [None if it is None else JobResult(it.state, it.result) for it in found]
 
     def update_meta(self, receipt: str, meta: bytes) -> bool:
         """Replace a held job's meta."""
