@@ -41,12 +41,15 @@ class RedisWithoutEval(Redis):
 
 
 class TlsServer(RedisServer):
-    """A server that speaks TLS only; its certificates are in its folder.
+    """A server that speaks TLS only.
 
     Args:
-        folder: Its data and its certificates.
+        folder: Its data.
         settings: Its configuration.
-        names: What its certificate is for.
+        names: What its certificate is for, if it makes one.
+        certificates: Where its certificates are; by default it makes some in its folder.
+        port: A free one if None.
+        login: The user name and the password of its administrator.
     """
 
     def __init__(
@@ -55,30 +58,57 @@ class TlsServer(RedisServer):
         settings: Mapping[str, str] = {},
         *,
         names: str = "DNS:localhost,IP:127.0.0.1",
+        certificates: Path | None = None,
+        port: int | None = None,
+        login: tuple[str, str] | None = None,
     ) -> None:
-        super().__init__(folder, settings)
-        make_certificates(folder, names)
+        super().__init__(folder, settings, port=port, login=login)
+        if certificates is None:
+            make_certificates(folder, names)
+        self.certificates = certificates or folder
         self.settings |= {
             "port": "0",
             "tls-port": str(self.port),
-            "tls-cert-file": str(folder / "server.pem"),
-            "tls-key-file": str(folder / "server.key"),
-            "tls-ca-cert-file": str(folder / "ca.pem"),
+            "tls-cert-file": str(self.certificates / "server.pem"),
+            "tls-key-file": str(self.certificates / "server.key"),
+            "tls-ca-cert-file": str(self.certificates / "ca.pem"),
             "tls-auth-clients": self.settings.get("tls-auth-clients", "optional"),
         }
 
     @property
     def url(self) -> str:
-        return f"rediss://127.0.0.1:{self.port}/0?ca={quote(str(self.folder / 'ca.pem'), safe='')}"
+        return f"rediss://127.0.0.1:{self.port}/0?{authority(self.certificates)}"
 
     def tls(self) -> dict[str, Any]:
         return {
             "ssl": True,
-            "ssl_ca_certs": str(self.folder / "ca.pem"),
-            "ssl_certfile": str(self.folder / "client.pem"),
-            "ssl_keyfile": str(self.folder / "client.key"),
+            "ssl_ca_certs": str(self.certificates / "ca.pem"),
+            "ssl_certfile": str(self.certificates / "client.pem"),
+            "ssl_keyfile": str(self.certificates / "client.key"),
             "ssl_check_hostname": False,
         }
+
+
+def authority(certificates: Path) -> str:
+    """The option of a URL that names whom to trust."""
+    return f"ca={quote(str(certificates / 'ca.pem'), safe='')}"
+
+
+def _server_of(certificates: Path | None, folder: Path, **options: Any) -> RedisServer:
+    """A server with TLS if there are certificates, without it otherwise."""
+    if certificates is None:
+        return RedisServer(folder, **options)
+    return TlsServer(folder, certificates=certificates, **options)
+
+
+def _certificates(folder: Path, tls: bool) -> Path | None:
+    """Some that all servers of a set-up share."""
+    if not tls:
+        return None
+    place = folder / "certificates"
+    place.mkdir()
+    make_certificates(place)
+    return place
 
 
 class RedisTls(RedisProgram):
@@ -95,18 +125,23 @@ class RedisTls(RedisProgram):
         return server.url
 
 
+_NOT_FOR_SENTINELS = ("save", "appendonly", "auto-aof-rewrite-percentage", "loglevel")
+
+
 class SentinelSetup:
     """A primary, a replica and three sentinels, who ask for other credentials than the data's.
 
     Args:
         folder: Their data.
+        tls: Whether all of them speak TLS only.
     """
 
     SERVICE = "taskmq-primary"
     DATA = ("jobs", "dätä p:w@d/")
     SENTINEL_PASSWORD = "s%ntinel #?"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+        self.certificates = _certificates(folder, tls)
         name, password = self.DATA
         # Sentinel and replication log in with the same user, which may do everything here.
         access = {
@@ -115,15 +150,44 @@ class SentinelSetup:
             "masterauth": f'"{password}"',
             "repl-diskless-sync-delay": "0",
         }
-        self.primary = RedisServer(folder / "primary", access, login=self.DATA)
-        self.replica = RedisServer(
-            folder / "replica",
-            {**access, "replicaof": f"127.0.0.1 {self.primary.port}"},
-            login=self.DATA,
+        if tls:
+            access["tls-replication"] = "yes"
+        self.primary = self._server(folder / "primary", access)
+        self.replica = self._server(
+            folder / "replica", {**access, "replicaof": f"127.0.0.1 {self.primary.port}"}
         )
         self.sentinels = [
-            _Sentinel(folder / f"sentinel{number}", self.primary.port) for number in range(3)
+            _server_of(
+                self.certificates,
+                folder / f"sentinel{number}",
+                settings=self._watching(tls),
+                login=("default", self.SENTINEL_PASSWORD),
+            )
+            for number in range(3)
         ]
+        for sentinel in self.sentinels:
+            for name in _NOT_FOR_SENTINELS:
+                sentinel.settings.pop(name, None)
+
+    def _server(self, folder: Path, settings: Mapping[str, str]) -> RedisServer:
+        return _server_of(self.certificates, folder, settings=settings, login=self.DATA)
+
+    def _watching(self, tls: bool) -> dict[str, str]:
+        """The configuration of a sentinel."""
+        name, password = self.DATA
+        secret, service = self.SENTINEL_PASSWORD, self.SERVICE
+        return {
+            "requirepass": f'"{secret}"',
+            **({"tls-replication": "yes"} if tls else {}),
+            "sentinel": (
+                f'sentinel-pass "{secret}"\n'
+                f"sentinel monitor {service} 127.0.0.1 {self.primary.port} 2\n"
+                f"sentinel auth-user {service} {name}\n"
+                f'sentinel auth-pass {service} "{password}"\n'
+                f"sentinel down-after-milliseconds {service} 1000\n"
+                f"sentinel failover-timeout {service} 3000"
+            ),
+        }
 
     @property
     def servers(self) -> list[RedisServer]:
@@ -136,8 +200,12 @@ class SentinelSetup:
         name, password = (quote(text, safe="") for text in self.DATA)
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
         other = quote(self.SENTINEL_PASSWORD, safe="")
+        scheme, trust = "redis", ""
+        if self.certificates is not None:
+            scheme, trust = "rediss", f"&{authority(self.certificates)}"
         return (
-            f"redis+sentinel://{name}:{password}@{hosts}/{self.SERVICE}/0?sentinel_password={other}"
+            f"{scheme}+sentinel://{name}:{password}@{hosts}/{self.SERVICE}/0"
+            f"?sentinel_password={other}{trust}"
         )
 
     def start(self, pids: list[int]) -> None:
@@ -167,26 +235,6 @@ class SentinelSetup:
         return int(answer[1])
 
 
-class _Sentinel(RedisServer):
-    def __init__(self, folder: Path, primary: int) -> None:
-        secret = SentinelSetup.SENTINEL_PASSWORD
-        super().__init__(folder, login=("default", secret))
-        name, password = SentinelSetup.DATA
-        service = SentinelSetup.SERVICE
-        self.settings = {
-            "bind": "127.0.0.1",
-            "requirepass": f'"{secret}"',
-            "sentinel": (
-                f'sentinel-pass "{secret}"\n'
-                f"sentinel monitor {service} 127.0.0.1 {primary} 2\n"
-                f"sentinel auth-user {service} {name}\n"
-                f'sentinel auth-pass {service} "{password}"\n'
-                f"sentinel down-after-milliseconds {service} 1000\n"
-                f"sentinel failover-timeout {service} 3000"
-            ),
-        }
-
-
 class RedisSentinel(RedisProgram):
     """A primary and a replica that three sentinels watch."""
 
@@ -202,13 +250,17 @@ class ClusterSetup:
     Args:
         folder: Their data.
         timeout: After how long a node counts as failed, milliseconds.
+        tls: Whether all of them speak TLS only.
     """
 
-    def __init__(self, folder: Path, timeout: int = 1500) -> None:
+    def __init__(self, folder: Path, timeout: int = 1500, *, tls: bool = False) -> None:
+        self.certificates = _certificates(folder, tls)
         self.nodes = [
-            RedisServer(
+            _server_of(
+                self.certificates,
                 folder / f"node{number}",
-                {
+                settings={
+                    **({"tls-cluster": "yes", "tls-replication": "yes"} if tls else {}),
                     "cluster-enabled": "yes",
                     "cluster-node-timeout": str(timeout),
                     # A replica that was just cut off may take over too: there are only two copies.
@@ -228,7 +280,11 @@ class ClusterSetup:
     @property
     def url(self) -> str:
         """For the transport, with two nodes named."""
-        return f"redis://127.0.0.1:{self.nodes[0].port},127.0.0.1:{self.nodes[1].port}/0?cluster=1"
+        scheme, trust = "redis", ""
+        if self.certificates is not None:
+            scheme, trust = "rediss", f"&{authority(self.certificates)}"
+        hosts = f"127.0.0.1:{self.nodes[0].port},127.0.0.1:{self.nodes[1].port}"
+        return f"{scheme}://{hosts}/0?cluster=1{trust}"
 
     def start(self, pids: list[int]) -> None:
         """Start the nodes and join them, which is quicker by hand than by redis-cli."""

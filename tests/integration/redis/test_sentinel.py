@@ -89,6 +89,18 @@ def test_an_unknown_service_ends_in_time(setup: SentinelSetup) -> None:
     transport.close()
 
 
+def test_sentinels_that_do_not_answer_are_named_in_one_line(setup: SentinelSetup) -> None:
+    url = setup.url + "&sentinel_tls=1"
+    transport = RedisTransport.from_url(url, timeout=0.5)
+    with pytest.raises(TransportUnavailable, match="sentinel_tls") as caught:
+        transport.ping()
+    text = str(caught.value)
+    assert f"127.0.0.1:{setup.sentinels[0].port}" in text
+    assert "<redis" not in text
+    assert len(text) < 600
+    transport.close()
+
+
 def follows(server: RedisServer) -> bool:
     try:
         return bool(server.ask("INFO", "replication").get("master_link_status") == "up")

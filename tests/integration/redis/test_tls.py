@@ -10,7 +10,7 @@ import pytest
 
 from support.backends import need
 from support.redis_servers import RedisServer, redis_folder
-from support.redis_services import TlsServer
+from support.redis_services import ClusterSetup, SentinelSetup, TlsServer
 from support.waiting import wait_until
 from taskmq import App, Config
 from taskmq.errors import TransportError, TransportUnavailable
@@ -64,6 +64,56 @@ def test_jobs_and_results_travel_by_tls_and_idle_workers_are_woken(
             wait_until(lambda: any(each["cmd"] == "blpop" for each in server.connections()))
             assert double.delay(number).get(timeout=10) == 2 * number
     app.close()
+
+
+def works(url: str) -> None:
+    """A job, its result, and a result store."""
+    app = App(Config(transport=url, result=url, result_ttl=60, events="null"))
+
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    with Worker(app):
+        assert double.delay(4).get(timeout=20) == 8
+    app.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_cluster_s_nodes_are_all_spoken_to_by_tls() -> None:
+    need("redis-tls")
+    with redis_folder() as folder:
+        setup = ClusterSetup(folder, tls=True)
+        try:
+            setup.start([])
+            works(setup.url)
+            # Whichever node has the slot of a prefix, and whichever was asked first.
+            for number in range(6):
+                works(f"{setup.url}&prefix=p{number}:")
+            assert "not trusted" in refusal(setup.url.partition("&")[0])
+        finally:
+            for node in setup.nodes:
+                node.kill()
+
+
+@pytest.mark.timeout(120)
+def test_sentinels_and_the_servers_they_watch_are_spoken_to_by_tls() -> None:
+    need("redis-tls")
+    with redis_folder() as folder:
+        setup = SentinelSetup(folder, tls=True)
+        try:
+            setup.start([])
+            works(setup.url)
+            # The library keeps to itself why each sentinel did not answer.
+            stranger = RedisTransport.from_url(setup.url.partition("&ca=")[0], timeout=0.5)
+            with pytest.raises(
+                TransportUnavailable, match=r"by that authority \(sentinel_tls, ca\)"
+            ):
+                stranger.ping()
+            stranger.close()
+        finally:
+            for server in setup.servers:
+                server.kill()
 
 
 def test_an_unknown_authority_is_refused_and_what_to_do_is_said(

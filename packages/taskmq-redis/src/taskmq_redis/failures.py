@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from redis.exceptions import (
@@ -41,12 +42,21 @@ _TLS: Final = {
 }
 """What can be found in an error of TLS, the more special first, and what it means."""
 
+_SENTINEL: Final = re.compile(
+    r"<redis\.client\.Redis\(.*?\bhost=(?P<host>[^,]+),port=(?P<port>\d+).*?\)>\)>\)>"
+)
+"""How the library names a sentinel that did not help: by all that it knows of the connection."""
+
 _WRONG_SERVER: Final = {
     True: "a server named there is no sentinel; redis:// is for the servers themselves",
     False: "the server lacks a command: it must be Redis 6.2 or newer, and no sentinel "
     "(redis+sentinel://host:26379/name is for those)",
 }
 """What a missing command means, by whether sentinels were asked."""
+
+
+_LOOK_AT_SENTINELS: Final = "; is that the name the sentinels watch it by, are they there, and do they speak TLS by that authority "
+    "(sentinel_tls, ca)?"
 
 
 def judge(url: str, error: RedisError) -> TransportError:
@@ -85,6 +95,8 @@ def _unreachable(url: str, text: str) -> TransportError:
         for signs, meaning in _TLS.items():
             if any(sign in text for sign in signs):
                 return TransportError(f"{url}: {meaning} ({text})")
+    if text.startswith("No master found"):
+        text = _SENTINEL.sub(r"\g<host>:\g<port>", text) + _LOOK_AT_SENTINELS
     if url.startswith("rediss") and "Timeout connecting" in text:
         text += " (a server without TLS does not answer either: that would be redis://)"
     return TransportUnavailable(f"{url} can't be reached: {text}")

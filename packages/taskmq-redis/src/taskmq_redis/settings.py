@@ -78,7 +78,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
             cluster=is_cluster,
             connections=_whole("connections", options.get("connections", "16"), 1, shown),
             tls=_tls(parts, options, shown),
-            sentinel=_sentinel(options),
+            sentinel=_sentinel(options, parts.scheme),
         )
 
     def __repr__(self) -> str:
@@ -141,12 +141,13 @@ def _tls(parts: TransportURL, options: Mapping[str, str], shown: str) -> Mapping
     }
 
 
-def _sentinel(options: Mapping[str, str]) -> Mapping[str, Any]:
+def _sentinel(options: Mapping[str, str], scheme: str) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     if "sentinel_username" in options:
         found["username"] = options["sentinel_username"]
     if "sentinel_password" in options:
         found["password"] = options["sentinel_password"]
-    tls = one_of("sentinel_tls", options.get("sentinel_tls", "0"), ("0", "1"))
-    found["ssl"] = tls == "1"
+    # Who puts TLS before the data has it before the sentinels, usually.
+    usual = "1" if scheme.startswith("rediss") else "0"
+    found["ssl"] = one_of("sentinel_tls", options.get("sentinel_tls", usual), ("0", "1")) == "1"
     return found
