@@ -55,8 +55,10 @@ _WRONG_SERVER: Final = {
 """What a missing command means, by whether sentinels were asked."""
 
 
-_LOOK_AT_SENTINELS: Final = "; is that the name the sentinels watch it by, are they there, and do they speak TLS by that authority "
-    "(sentinel_tls, ca)?"
+_LOOK_AT_SENTINELS: Final = (
+    "; is that the name the sentinels watch it by, are they there, and do they speak TLS by that "
+    "authority (sentinel_tls, ca)?"
+)
 
 
 def judge(url: str, error: RedisError) -> TransportError:
