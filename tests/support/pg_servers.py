@@ -39,6 +39,7 @@ class PgServer:
         self.data = folder / "data"
         self.port = port or services.free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self._settings: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -68,12 +69,13 @@ class PgServer:
         self._run([*words, "--no-sync"])
 
     def start(self, *settings: str) -> None:
-        """Start it, or start it again on the same port and data."""
+        """Start it, or start it again on the same port and data, with the same settings if none are given."""
+        self._settings = settings or self._settings
         chosen = [
             f"port={self.port}",
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.data}",
-            *settings,
+            *self._settings,
         ]
         options = [word for setting in chosen for word in ("-c", setting)]
         words = _POSTGRES.command(_POSTGRES.program("postgres"), "-D", str(self.data), *options)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pytest
 
+from support.load import Load
 from support.pg_servers import PgServer, pg_pair, pg_server
 from support.waiting import wait_until
-from taskmq import App, Config, JobState
 from taskmq.errors import TransportUnavailable
 from taskmq.transport.types import Message
 from taskmq_postgres.transport import PostgresTransport
-from taskmq_worker import Worker
 
 # A server that was started again is a process that was not there before the test.
 pytestmark = [pytest.mark.timeout(120), pytest.mark.leaks]
@@ -46,68 +43,6 @@ def finds(transport: PostgresTransport, job_id: str) -> bool:
         return transport.get_jobs([job_id]) != [None]
     except TransportUnavailable:
         return False
-
-
-class Load:
-    """A worker at work, and a producer that notes which of its calls returned."""
-
-    def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self.app = App(Config(transport=url, events="null", concurrency=4, enqueue_timeout=timeout))
-        self.ran: dict[int, int] = {}
-        self.accepted: list[Any] = []
-        self.refused = 0
-        self._stop = threading.Event()
-
-        @self.app.task(name="work")
-        def work(number: int) -> int:
-            self.ran[number] = self.ran.get(number, 0) + 1
-            return number
-
-        self._task = work
-        self._producer = threading.Thread(target=self._produce)
-
-    def _produce(self) -> None:
-        number = 0
-        while not self._stop.wait(0.003):
-            number += 1
-            try:
-                self.accepted.append(self._task.delay(number))
-            except TransportUnavailable:
-                self.refused += 1
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Produce and work during the block; afterwards all that was accepted has ended."""
-        with Worker(self.app) as worker:
-            runner = threading.Thread(target=worker.run)
-            runner.start()
-            self._producer.start()
-            try:
-                yield
-                self._stop.set()
-                self._producer.join(30)
-                wait_until(lambda: not self.unfinished(), 40, 0.1, what="the accepted jobs to end")
-            finally:
-                self._stop.set()
-                worker.stop()
-                runner.join(30)
-                self._producer.join(30)
-        assert not runner.is_alive()
-
-    def unfinished(self) -> list[str]:
-        ids = [handle.id for handle in self.accepted]
-        records = self.app.transport.get_jobs(ids)
-        return [
-            job_id
-            for job_id, record in zip(ids, records, strict=True)
-            if record is None or record.state is not JobState.SUCCEEDED
-        ]
-
-    def wait_for_more(self, count: int = 100, timeout: float = 30.0) -> float:
-        """Until this many more jobs have run; how long that took."""
-        start, before = time.monotonic(), len(self.ran)
-        wait_until(lambda: len(self.ran) >= before + count, timeout, what=f"{count} more jobs")
-        return time.monotonic() - start
 
 
 def test_an_idle_producer_s_first_call_after_a_restart_is_stored_or_raises(
