@@ -99,10 +99,10 @@ def test_a_call_begun_before_the_server_is_back_waits_for_it(server: PgServer) -
 def test_restarts_under_load_lose_nothing_and_work_goes_on(server: PgServer) -> None:
     load = Load(server.url)
     with load.running():
-        load.wait_for_more()
+        load.wait_for_more(100)
         for by in (signal.SIGINT, signal.SIGQUIT):
             server.restart(by)
-            assert load.wait_for_more() < 10
+            assert load.wait_for_more(100) < 10
     assert len(load.accepted) > 200
     load.app.close()
 
@@ -115,7 +115,7 @@ def test_sessions_terminated_in_a_stream_lose_nothing(server: PgServer) -> None:
         for _ in range(40):
             ended += server.terminate()
             load.wait_for_more(3)
-        assert load.wait_for_more() < 10
+        assert load.wait_for_more(100) < 10
     assert ended > 40
     load.app.close()
 
@@ -123,9 +123,9 @@ def test_sessions_terminated_in_a_stream_lose_nothing(server: PgServer) -> None:
 def test_ninety_idle_sessions_leave_room_for_work(server: PgServer) -> None:
     load = Load(server.url)
     with load.running():
-        load.wait_for_more()
+        load.wait_for_more(100)
         idle = [psycopg.connect(server.url, autocommit=True) for _ in range(85)]
-        assert load.wait_for_more() < 10
+        assert load.wait_for_more(100) < 10
         for connection in idle:
             connection.close()
     load.app.close()
@@ -153,7 +153,7 @@ def test_a_standby_that_takes_over_is_found_and_nothing_it_knows_is_lost(
         url = f"postgresql://postgres@{hosts}/postgres"
         load = Load(url, timeout=15)
         with load.running():
-            load.wait_for_more()
+            load.wait_for_more(100)
             for turn in range(failovers):
                 if turn:
                     standby.follow(primary)
@@ -161,7 +161,7 @@ def test_a_standby_that_takes_over_is_found_and_nothing_it_knows_is_lost(
                 primary.stop(signal.SIGINT)
                 standby.promote()
                 primary, standby = standby, primary
-                assert load.wait_for_more() < 10
+                assert load.wait_for_more(100) < 10
             listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
             wait_until(lambda: bool(primary.rows(listening)), 30, what="the listener to come back")
         assert len(load.accepted) > 100
