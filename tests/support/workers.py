@@ -19,7 +19,8 @@ TESTS = Path(__file__).resolve().parent.parent
 _CODE = """
 import importlib, json, sys
 from taskmq_worker import Worker
-Worker(importlib.import_module(sys.argv[2]).app, **json.loads(sys.argv[1])).run()
+options = {"app_path": sys.argv[2] + ":app", **json.loads(sys.argv[1])}
+Worker(importlib.import_module(sys.argv[2]).app, **options).run()
 """
 
 
