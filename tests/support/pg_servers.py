@@ -107,6 +107,14 @@ class PgServer:
         streams = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
         wait_until(lambda: bool(primary.rows(streams)), 30, what="the standby to follow")
 
+    def confirm_by_standby(self, wanted: bool) -> None:
+        """Whether a commit returns only when a standby has it, too."""
+        names = "'*'" if wanted else "''"
+        self.run(f"ALTER SYSTEM SET synchronous_standby_names = {names}")
+        self.run("SELECT pg_reload_conf()")
+        shown = [("*" if wanted else "",)]
+        wait_until(lambda: self.rows("SHOW synchronous_standby_names") == shown, 30)
+
     def promote(self) -> None:
         self.run("SELECT pg_promote(true, 30)")
         wait_until(lambda: self.rows("SELECT pg_is_in_recovery()") == [(False,)], 30)

@@ -41,12 +41,15 @@ WHEELS = {
     "taskmq-redis": "taskmq_redis",
 }
 SIDE_BY_SIDE = {
-    "unit": ["-n", "2"],
-    "conformance": ["-n", "2"],
+    "unit": "load",
+    "conformance": "load",
     # A file's tests stay together: many files start servers of their own once.
-    "integration": ["-n", "2", "--dist", "loadfile"],
+    "integration": "loadfile",
+    "e2e": "loadfile",
+    "acceptance": "loadfile",
+    "chaos": "loadfile",
 }
-"""Suites whose tests share nothing and measure no time: they run on two cores at once."""
+"""Suites that run on two cores at once, and how their tests are dealt out."""
 AT_LEAST = 90
 FLAKY: list[str] = []
 """Tests that failed and then passed alone."""
@@ -91,7 +94,8 @@ def run(words: list[str], **environment: str) -> bool:
 
 def pytest(suite: str, python: str = sys.executable, *, coverage: bool, extra: list[str]) -> bool:
     start = ["-m", "coverage", "run", "-m", "pytest"] if coverage else ["-m", "pytest"]
-    spread = [] if coverage else SIDE_BY_SIDE.get(suite, [])
+    dealt = None if coverage else SIDE_BY_SIDE.get(suite)
+    spread = ["-n", "2", "--dist", dealt] if dealt else []
     words = [python, *start, f"tests/{suite}", "-q", *extra]
     if run([*words, *spread]):
         return True
