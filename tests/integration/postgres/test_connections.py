@@ -306,6 +306,7 @@ def test_threads_share_a_bounded_number_of_connections(url: str) -> None:
     wait_until(lambda: sessions(url) == 0)
 
 
+@pytest.mark.scaled
 def test_waiting_for_results_leaves_no_connection_and_no_watch_behind(
     url: str, request: pytest.FixtureRequest
 ) -> None:

@@ -221,6 +221,7 @@ def pages_of_calls(transport: Watched) -> dict[str, int]:
     return met
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(300)
 def test_what_else_is_there_costs_no_pages(
     transport: Watched, request: pytest.FixtureRequest

@@ -45,6 +45,7 @@ def finds(transport: PostgresTransport, job_id: str) -> bool:
         return False
 
 
+@pytest.mark.scaled
 def test_an_idle_producer_s_first_call_after_a_restart_is_stored_or_raises(
     server: PgServer, request: pytest.FixtureRequest
 ) -> None:

@@ -117,7 +117,11 @@ def test_a_token_that_was_lost_costs_two_seconds_at_most(server: RedisServer) ->
     app.close()
 
 
-def test_many_threads_that_wait_for_results_share_few_connections(server: RedisServer) -> None:
+@pytest.mark.scaled
+def test_many_threads_that_wait_for_results_share_few_connections(
+    server: RedisServer, soak: bool
+) -> None:
+    gets = 10_000 if soak else 400
     app = make_app(f"{server.url}?connections=8")
     task = app.tasks["double"]
     most = 0
@@ -141,16 +145,20 @@ def test_many_threads_that_wait_for_results_share_few_connections(server: RedisS
     counter = threading.Thread(target=count)
     counter.start()
     with Worker(app), ThreadPoolExecutor(20) as pool:
-        results = list(pool.map(get, range(400)))
+        results = list(pool.map(get, range(gets)))
     stop.set()
     counter.join(10)
-    assert results == [0 if number % 2 else 2 * number for number in range(400)]
+    assert results == [0 if number % 2 else 2 * number for number in range(gets)]
     assert most <= MOST
     app.close()
     wait_until(lambda: not server.connections())
 
 
-def test_a_thousand_coroutines_that_wait_share_few_connections(server: RedisServer) -> None:
+@pytest.mark.scaled
+def test_a_thousand_coroutines_that_wait_share_few_connections(
+    server: RedisServer, soak: bool
+) -> None:
+    half = 5_000 if soak else 200
     app = make_app(f"{server.url}?connections=8")
     task = app.tasks["double"]
 
@@ -161,10 +169,10 @@ def test_a_thousand_coroutines_that_wait_share_few_connections(server: RedisServ
             return None
 
     async def all_of_them() -> tuple[list[int | None], int]:
-        handles = [task.apply_async((number,)) for number in range(200)]
+        handles = [task.apply_async((number,)) for number in range(half)]
         never = task.apply_async((0,), queue="nobody")
         waits = [get(handle, 30) for handle in handles]
-        waits += [get(never, 0.05) for _ in range(200)]
+        waits += [get(never, 0.05) for _ in range(half)]
         gathered = asyncio.gather(*waits)
         most = 0
         while not gathered.done():
@@ -174,7 +182,7 @@ def test_a_thousand_coroutines_that_wait_share_few_connections(server: RedisServ
 
     with Worker(app):
         results, most = asyncio.run(all_of_them())
-    assert results == [2 * number for number in range(200)] + [None] * 200
+    assert results == [2 * number for number in range(half)] + [None] * half
     assert most <= MOST
     app.close()
 
