@@ -5,6 +5,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,24 @@ def test_the_board_of_wake_ups_has_no_hole_that_a_full_disk_turns_into_a_bus_err
     board.close()
     # Blocks of 512 bytes that the file really has, whatever its length says.
     assert status.st_blocks * 512 >= status.st_size > 0
+
+
+def test_a_file_too_deep_for_sockets_leaves_nothing_among_the_temporary_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    with tempfile.TemporaryDirectory() as name:
+        short = Path(name)
+        monkeypatch.setattr("tempfile.tempdir", name)
+        # Twice: the folder that is gone is made anew.
+        for _ in range(2):
+            transport = SqliteTransport(deep / "x.db")
+            transport.wait("w", ["q"], 0.0)
+            (folder,) = short.iterdir()
+            assert len(list(folder.iterdir())) == 1
+            transport.close()
+            assert list(short.iterdir()) == []
 
 
 def test_a_board_that_finds_no_room_leaves_wake_ups_to_polling(tmp_path: Path) -> None:

@@ -206,8 +206,7 @@ class SharedBoard:
 
     def _bury(self, place: int, address: bytes) -> None:
         self.leave_place(place)
-        with suppress(OSError):
-            os.unlink(address)
+        _remove_socket(os.fsdecode(address))
 
 
 class Sleeper:
@@ -222,7 +221,11 @@ class Sleeper:
         self._place: int | None = None
         if shared is not None and sys.platform != "win32":
             with suppress(OSError):
-                self._bind(shared)
+                try:
+                    self._bind(shared)
+                except FileNotFoundError:
+                    # Another process has just removed the folder that was empty until now.
+                    self._bind(shared)
 
     @property
     def can_be_told(self) -> bool:
@@ -286,8 +289,7 @@ class Sleeper:
         if self._socket is not None:
             self._socket.close()
         if self._path is not None:
-            with suppress(OSError):
-                os.unlink(self._path)
+            _remove_socket(self._path)
 
     def abandon(self) -> None:
         """Close the child's copy of the socket; the parent goes on using it."""
@@ -321,6 +323,13 @@ def _fill(file: RawIOBase) -> None:
 def _short_folder(folder: Path) -> Path:
     name = sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"taskmq-{os.getuid()}-{name}"
+
+
+def _remove_socket(path: str) -> None:
+    """Remove a socket, and a short folder with the last one; the board's own folder is never empty."""
+    with suppress(OSError):
+        os.unlink(path)
+        os.rmdir(os.path.dirname(path))
 
 
 def _is_bound(address: bytes) -> bool:
