@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from typing_extensions import LiteralString
 
 from support.waiting import wait_until
 from taskmq import App, Config, TransportError
+from taskmq.testing import worker_for
 from taskmq.transport.types import Finding, Payload
 from taskmq_postgres import doctor
 from taskmq_postgres.results import PostgresResultStore
@@ -65,6 +67,22 @@ def test_an_old_snapshot_is_named_with_its_age_and_holder(
     assert "report" in old
     assert "idle in transaction" in old
     wait_until(lambda: finding(transport, "snapshot").level == "ok")
+
+
+def test_a_worker_says_at_its_start_that_a_crash_may_lose_jobs(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "durability" in each.getMessage()]
+
+    options = quote("-c synchronous_commit=off", safe="")
+    app = App(
+        Config(transport=f"{url}{'&' if '?' in url else '?'}options={options}", events="null")
+    )
+    app.task(name="done")(lambda: 1)
+    with worker_for(app):
+        wait_until(lambda: any("synchronous_commit is off" in each for each in told()))
+    app.close()
 
 
 def test_a_read_only_database_is_an_error(transport: PostgresTransport, url: str) -> None:

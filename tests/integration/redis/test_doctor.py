@@ -9,8 +9,10 @@ import pytest
 
 from support.redis_servers import RedisServer, redis_server
 from support.redis_services import RedisWithoutEval
+from support.waiting import wait_until
 from taskmq import App, Config, JobState
 from taskmq.errors import ConfigError, TransportError
+from taskmq.testing import worker_for
 from taskmq.transport.types import Finding
 from taskmq_redis import RedisTransport
 from taskmq_redis.settings import _OPTIONS, _SENTINEL
@@ -149,6 +151,29 @@ def test_a_policy_that_drops_keys_is_warned_of(policy: str, level: str) -> None:
         found = findings(server.url)
     assert found["eviction"].level == level
     assert policy in found["eviction"].message
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "noeviction"])
+def test_a_worker_says_at_its_start_that_the_server_drops_keys(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "eviction" in each.getMessage()]
+
+    with redis_server({"maxmemory": "64mb", "maxmemory-policy": policy}) as server:
+        app = App(Config(transport=server.url, events="null"))
+        done = app.task(name="done")(lambda: 1)
+        with worker_for(app):
+            if policy == "noeviction":
+                # The first look of maintenance is within a second; what it says of others comes before.
+                wait_until(lambda: "cmdstat_info" in server.ask("INFO", "commandstats"))
+                assert done.delay().get(timeout=10) == 1
+            else:
+                wait_until(told, what="the warning")
+                assert policy in told()[0]
+                assert "set maxmemory-policy noeviction" in told()[0]
+        app.close()
+    assert len(told()) == (policy != "noeviction")
 
 
 def test_what_the_server_keeps_on_disk_is_told() -> None:

@@ -68,6 +68,11 @@ def findings(database: Database) -> list[Finding]:
         return [_error("server", str(error), "nothing can be enqueued or run until this is mended")]
 
 
+def dangers(database: Database) -> list[Finding]:
+    """The settings under which the server may lose what it has confirmed."""
+    return list(_durability(dict(database.query(_SETTINGS))))
+
+
 def _look(database: Database) -> Iterator[Finding]:
     settings: dict[str, str] = dict(database.query(_SETTINGS))
     yield _version(settings)

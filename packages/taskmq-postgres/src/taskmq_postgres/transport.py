@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from taskmq.transport.contract import Transport
 from taskmq_postgres.database import Database
 from taskmq_postgres.dead import DeadLetters
-from taskmq_postgres.doctor import findings
+from taskmq_postgres.doctor import dangers, findings
 from taskmq_postgres.enqueue import Enqueuing
 from taskmq_postgres.maintenance import Maintaining
 from taskmq_postgres.registry import Leases, Rates, Workers
@@ -83,6 +83,10 @@ class PostgresTransport(
     def diagnose(self) -> list[Finding]:
         """See the contract."""
         return findings(self._database)
+
+    def dangers(self) -> list[Finding]:
+        """See the contract."""
+        return dangers(self._database)
 
     def migrate(self) -> list[str]:
         """See the contract."""

@@ -51,6 +51,13 @@ def findings(server: Server, base: bytes) -> list[Finding]:
         return [_finding("error", "server", f"lost while looking: {error}", "try again")]
 
 
+def dangers(server: Server) -> list[Finding]:
+    """What the server does with our keys that may lose jobs; nothing where INFO is not allowed."""
+    info = _info(server) or {}
+    found = [*_eviction(info), *_writing(info)]
+    return [each for each in found if each.level != "ok" and each.subject != "memory"]
+
+
 def _look(server: Server) -> Iterator[Finding]:
     info = _info(server)
     if info is None:
@@ -115,15 +122,22 @@ def _eviction(info: Mapping[str, str]) -> Iterator[Finding]:
         yield _finding("ok", "eviction", f"noeviction, {used / limit:.0%} of maxmemory is used")
 
 
-def _persistence(server: Server, info: Mapping[str, str]) -> Finding:
+def _writing(info: Mapping[str, str]) -> Iterator[Finding]:
+    """What does not reach its disk although it should."""
     if info.get("aof_enabled") == "1":
         if info.get("aof_last_write_status", "ok") != "ok":
-            return _finding(
+            yield _finding(
                 "error", "persistence", "the append-only file can't be written", "look at its disk"
             )
+    elif info.get("rdb_last_bgsave_status", "ok") != "ok":
+        yield _finding("error", "persistence", "the last snapshot failed", "look at its disk")
+
+
+def _persistence(server: Server, info: Mapping[str, str]) -> Finding:
+    for failed in _writing(info):
+        return failed
+    if info.get("aof_enabled") == "1":
         return _finding("ok", "persistence", "append-only file: a crash loses about a second")
-    if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        return _finding("error", "persistence", "the last snapshot failed", "look at its disk")
     snapshots = _setting(server, "save")
     if snapshots == "":
         return _finding(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from taskmq.transport.contract import Transport
 from taskmq_redis.connection import Server
 from taskmq_redis.dead import DeadLetters
-from taskmq_redis.doctor import findings
+from taskmq_redis.doctor import dangers, findings
 from taskmq_redis.jobs import Jobs
 from taskmq_redis.maintenance import Maintaining
 from taskmq_redis.messages import Enqueuing
@@ -83,6 +83,10 @@ class RedisTransport(
     def diagnose(self) -> list[Finding]:
         """See the contract."""
         return findings(self._server, self._base)
+
+    def dangers(self) -> list[Finding]:
+        """See the contract."""
+        return dangers(self._server)
 
     def close(self) -> None:
         """See the contract."""

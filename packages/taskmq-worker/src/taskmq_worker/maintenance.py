@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ class Maintenance:
         """The thread: until `close`."""
         backoff = Backoff()
         self._sleep(random.uniform(0.0, PASS_EVERY))
+        self._warn_of_dangers()
         while not self._stopped:
             try:
                 delay = self._pass()
@@ -84,6 +86,12 @@ class Maintenance:
             self._sleep(delay)
             while not self._elected and not self._stopped:
                 self._sleep(None)
+
+    def _warn_of_dangers(self) -> None:
+        """Once, in the log of every worker: what its people may never have looked at."""
+        with suppress(TransportError):
+            for each in [] if self._stopped else self._transport.dangers():
+                _log.warning("%s: %s; %s", each.subject, each.message, each.advice)
 
     def _pass(self) -> float:
         """One pass; the time until the next."""

@@ -399,6 +399,13 @@ class Transport(MessageRole, JobRole, LeaseRole, WorkerRole, RateRole, Connectio
         """What `taskmq doctor` prints: reachable, rights, version, settings that lose jobs."""
         return []
 
+    def dangers(self) -> list[Finding]:
+        """What of `diagnose` says that the server may lose jobs; each worker logs it at its start.
+
+        One round trip at most.
+        """
+        return []
+
     def migrate(self) -> list[str]:
         """Bring the stored schema up to date; what was done, line by line."""
         return []
