@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
-import sys
-import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from taskmq._internal.checks import did_you_mean, flag
 from taskmq.config import Config
+from taskmq.declaring import TaskDeclarations
 from taskmq.errors import ConfigError, MessageTooLarge, TransportError
 from taskmq.events import EventBus, EventSink, make_sink
 from taskmq.failures import describe
 from taskmq.handle import TaskHandle
 from taskmq.names import check_name
-from taskmq.plugins import PROCESS_PLUGINS, Plugins, load_plugins
-from taskmq.policy import FIELDS, TaskPolicy, check_policy
-from taskmq.protocol.codec import CodecSet
-from taskmq.protocol.convert import SignatureModel
-from taskmq.submit import Caller
-from taskmq.task import HOOKS, Task, check_hooks, check_task_class, task_class, warn_of_slips
+from taskmq.plugins import load_plugins
+from taskmq.runs import WorkflowDeclarations
 from taskmq.transport.contract import parse_completion_token
 from taskmq.transport.open import open_result_store, open_transport
 from taskmq.transport.types import Completion, ErrorInfo, QueueShare
-
-if sys.version_info >= (3, 11):
-    from typing import Concatenate, ParamSpec
-else:
-    from typing import Concatenate
-
-    from typing_extensions import ParamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,43 +26,19 @@ if TYPE_CHECKING:
     from taskmq.context import TaskContext
     from taskmq.eager import EagerRunner
     from taskmq.middleware import Middleware
-    from taskmq.policy import Ack, RateScope
-    from taskmq.policy import Completion as CompletionMode
+    from taskmq.policy import TaskPolicy
     from taskmq.protocol.custom import Decode, Encode
-    from taskmq.retry import Retry
     from taskmq.sending import SendHub
+    from taskmq.task import Task
     from taskmq.transport.contract import ResultStore, Transport
     from taskmq.transport.types import CompleteResult, Enqueued, JobRecord, Message, Payload
     from taskmq.waiting import WaitHub
-    from taskmq.workflow.builder import WorkflowBuilder
-    from taskmq.workflow.definition import Workflow
-    from taskmq.workflow.handle import WorkflowHandle
-    from taskmq.workflow.plan import Budget
-    from taskmq.workflow.planner import PlanEvaluation
-    from taskmq.workflow.steps import Step
     from taskmq.workflow.telling import RunTeller
 
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T", bound="Task[..., Any]")
 HookT = TypeVar("HookT", bound="Callable[[], Any]")
 
 
-class _Declares(Protocol):
-    """What `App.workflow` returns: a run gives the result of the step that the function returns."""
-
-    # A function that returns a step fits both: the first of them is meant.
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[WorkflowBuilder, P], Step[R]], /
-    ) -> Workflow[P, R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[WorkflowBuilder, P], R], /
-    ) -> Workflow[P, R]: ...
-
-
-class App:
+class App(TaskDeclarations, WorkflowDeclarations):
     """What tasks are registered with and jobs are submitted through.
 
     ```python
@@ -92,16 +52,11 @@ class App:
     """
 
     def __init__(self, config: Config | None = None, *, name: str | None = None) -> None:
-        self._config = config if config is not None else Config()
-        _check_config(self._config)
-        self.name = name
-        self.tasks: dict[str, Task[..., Any]] = {}
-        """The registered tasks by name."""
-        self.plugins = Plugins(PROCESS_PLUGINS)
-        self.codecs = CodecSet(self.plugins)
+        chosen = config if config is not None else Config()
+        _check_config(chosen)
+        TaskDeclarations.__init__(self, chosen, name)
+        WorkflowDeclarations.__init__(self)
         self.middleware: tuple[Middleware, ...] = ()
-        self.workflows: dict[str, Workflow[..., Any]] = {}
-        """The registered workflows by name."""
         self.step_hooks: list[Callable[[dict[str, Any], str, str], Any]] = []
         """What `on_step_message` has gathered."""
         self.worker_start_hooks: list[Callable[[], Any]] = []
@@ -110,16 +65,13 @@ class App:
         """What `on_worker_stop` has gathered, in order; they run the last one first."""
         self._sends: SendHub | None = None
         self._waits: WaitHub | None = None
-        self._lock = threading.RLock()
         self._transport: Transport | None = None
         self._results: ResultStore | None = None
         self._events: EventBus | None = None
         self._sinks: list[EventSink] = []
         self._silent_sink = False
         self._eager: EagerRunner | None = None
-        self._unknown: dict[str, Caller] = {}
         self._run_teller: RunTeller | None = None
-        self._own_tasks: dict[str, Task[..., Any]] = {}
         self._loaded = False
 
     # --- parts ---
@@ -321,293 +273,6 @@ class App:
         if transport is not None and transport is not self.config.transport:
             transport.close()
 
-    # --- tasks ---
-
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        *,
-        bind: Literal[True],
-        base: type[Task[..., Any]] = ...,
-        name: str | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        retry: Retry | str | None = None,
-        timeout: float | None = None,
-        hard_timeout: float | None = None,
-        lease: float | None = None,
-        ack: Ack | None = None,
-        expires: float | None = None,
-        max_deliveries: int | None = None,
-        rate_limit: str | None = None,
-        rate_scope: RateScope | None = None,
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        serializer: str | None = None,
-        store_result: bool | None = None,
-        completion: CompletionMode | None = None,
-        completion_timeout: float | None = None,
-        before_start: Callable[..., Any] | None = None,
-        on_success: Callable[..., Any] | None = None,
-        on_retry: Callable[..., Any] | None = None,
-        on_failure: Callable[..., Any] | None = None,
-        after_return: Callable[..., Any] | None = None,
-    ) -> Callable[[Callable[Concatenate[Any, P], R]], Task[P, R]]: ...
-    @overload
-    def task(
-        self,
-        *,
-        bind: Literal[False] = False,
-        base: type[Task[..., Any]] = ...,
-        name: str | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        retry: Retry | str | None = None,
-        timeout: float | None = None,
-        hard_timeout: float | None = None,
-        lease: float | None = None,
-        ack: Ack | None = None,
-        expires: float | None = None,
-        max_deliveries: int | None = None,
-        rate_limit: str | None = None,
-        rate_scope: RateScope | None = None,
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        serializer: str | None = None,
-        store_result: bool | None = None,
-        completion: CompletionMode | None = None,
-        completion_timeout: float | None = None,
-        before_start: Callable[..., Any] | None = None,
-        on_success: Callable[..., Any] | None = None,
-        on_retry: Callable[..., Any] | None = None,
-        on_failure: Callable[..., Any] | None = None,
-        after_return: Callable[..., Any] | None = None,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        **declared: Any,
-    ) -> Any:
-        """Make a task of a function: `@app.task`, or `@app.task(queue="email", retry=Retry())`.
-
-        Args:
-            function: The body.
-            declared: `bind=True` passes the task itself as the first argument (`def send(self, to):
-                self.request…`). `base` is a subclass of `Task` whose policy and hooks it has, unless
-                given here. The policy (see the attributes of `Task`; `retry` is `retry_policy`), and hooks:
-                functions that take the method's arguments without `self` and run after the base's.
-
-        Raises:
-            ConfigError: A value is not allowed, or another task has the name.
-        """
-        bind = flag("bind", declared.pop("bind", False))
-        base = declared.pop("base", Task)
-        unknown = sorted(declared.keys() - _DECLARABLE)
-        if unknown:
-            raise ConfigError(
-                f"a task has no {unknown[0]!r}{did_you_mean(unknown[0], _DECLARABLE)} "
-                f"(it has: {', '.join(sorted(_DECLARABLE))})"
-            )
-
-        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            policy = {name: value for name, value in declared.items() if value is not None}
-            hooks = {name: policy.pop(name) for name in HOOKS if name in policy}
-            if "retry" in policy:
-                policy["retry_policy"] = policy.pop("retry")
-            cls = task_class(function, base=base, bind=bind, policy=policy, hooks=hooks)
-            name = policy.get("name") or self._name_of(function)
-            return self._adopt(cls, name, function, skip_first=bind)
-
-        return decorate if function is None else decorate(function)
-
-    def register(self, cls: type[T]) -> T:
-        """Register a task class and return its one instance in this process.
-
-        Raises:
-            ConfigError: It is no task class, a value is not allowed, or another task has the name.
-        """
-        check_task_class("register", cls)
-        name = cls.name or self._name_of(cls)
-        known = self.tasks.get(name)
-        if known is not None and type(known) is cls:
-            return known
-        run: Any = cls.run
-        if run is Task.run or not callable(run):
-            raise ConfigError(f"task class {cls.__name__!r} needs a method run")
-        return self._adopt(cls, name, run, skip_first=True)
-
-    def _adopt(
-        self,
-        cls: type[T],
-        name: str,
-        function: Callable[..., Any],
-        *,
-        skip_first: bool,
-        among: dict[str, Task[..., Any]] | None = None,
-    ) -> T:
-        """Make the instance, check its policy and let it in."""
-        check_name("task name", name)
-        tasks = self.tasks if among is None else among
-        if name in tasks:
-            raise ConfigError(
-                f"two tasks have the name {name!r}: pass another name= to one of them"
-            )
-        task = cls(self)
-        task.name = name
-        static = isinstance(inspect.getattr_static(cls, "run"), (staticmethod, classmethod))
-        skip = skip_first and not static
-        try:
-            task.signature = SignatureModel.of(function, skip, types=self.codecs.types)
-        except TypeError as error:
-            raise ConfigError(f"task {name!r}: {error}") from error
-        for hook in HOOKS:
-            if any(
-                map(inspect.iscoroutinefunction, (getattr(cls, hook), task.inline_hooks.get(hook)))
-            ):
-                raise ConfigError(
-                    f"{hook} of task {name!r} is async def: hooks are plain functions"
-                )
-        check_hooks(task)
-        warn_of_slips(cls, (*FIELDS, "retry_policy"))
-        task.is_async = inspect.iscoroutinefunction(function)
-        task.starts_with_hook = (
-            cls.before_start is not Task.before_start or "before_start" in task.inline_hooks
-        )
-        task.has_end_hooks = any(
-            getattr(cls, hook) is not getattr(Task, hook) or hook in task.inline_hooks
-            for hook in HOOKS[1:]
-        )
-        self._apply_policy(task)
-        if not skip_first:
-            functools.update_wrapper(task, function, updated=())
-        with self._lock:
-            if tasks.setdefault(name, task) is not task:
-                raise ConfigError(f"two tasks have the name {name!r}")
-        return task
-
-    def _apply_policy(self, task: Task[..., Any]) -> None:
-        """Check what a task declares against the configuration."""
-        declared = {field: getattr(task, field) for field in FIELDS}
-        task.policy = check_policy(task.name, declared, task.retry_policy, self._config)
-        task.caller = Caller(self, task.name, task.policy, task.signature)
-
-    def _name_of(self, code: Any) -> str:
-        """Module and name; for a script the module's name under which a worker imports it."""
-        module: str = getattr(code, "__module__", "?")
-        if module == "__main__":
-            main = sys.modules["__main__"]
-            spec = getattr(main, "__spec__", None)
-            path = getattr(main, "__file__", None)
-            module = self.name or (spec.name if spec else Path(path).stem if path else module)
-        return f"{module}.{getattr(code, '__name__', 'task')}"
-
-    # --- workflows ---
-
-    def workflow(
-        self,
-        name: str | None = None,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        deadline: float | None = None,
-        budget: Budget | None = None,
-    ) -> _Declares:
-        """Declare a workflow: `@app.workflow("etl") def etl(wf, source): …`.
-
-        The function gets a builder and the run's parameters, and returns the step whose result is the
-        run's, a list of steps, or nothing (`{leaf: result}`).
-
-        Args:
-            name: Its name; the function's when left out.
-            queue: Where steps go whose task names no queue.
-            priority: What steps get whose task names none.
-            deadline: Seconds that a run may take.
-            budget: What a run may use up.
-
-        Raises:
-            ConfigError: A value is not allowed, or another workflow has the name.
-        """
-        from taskmq.workflow.definition import Workflow
-
-        if callable(name):
-            raise ConfigError("write @app.workflow() or @app.workflow('name'), with parentheses")
-
-        def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-            own_name: str = getattr(function, "__name__", "workflow")
-            made: Workflow[..., Any] = Workflow(
-                self,
-                own_name if name is None else name,
-                function,
-                queue=queue,
-                priority=priority,
-                deadline=deadline,
-                budget=budget,
-            )
-            with self._lock:
-                if self.workflows.setdefault(made.name, made) is not made:
-                    raise ConfigError(f"two workflows have the name {made.name!r}")
-            return made
-
-        return cast("_Declares", decorate)
-
-    def find_workflow(self, name: str) -> Workflow[..., Any]:
-        """The workflow of this name.
-
-        Raises:
-            ConfigError: None is registered here.
-        """
-        found = self.workflows.get(name)
-        if found is None:
-            raise ConfigError(
-                f"no workflow {name!r} is registered here{did_you_mean(name, self.workflows)} "
-                f"(there are: {', '.join(map(repr, sorted(self.workflows))) or 'none'})"
-            )
-        return found
-
-    def submit_workflow(
-        self, name: str, params: Mapping[str, Any] | None = None, **options: Any
-    ) -> WorkflowHandle[Any]:
-        """Start a run.
-
-        Args:
-            name: The workflow's name.
-            params: Its parameters.
-            options: `queue`, `priority`, `deadline` and `budget` instead of the workflow's own; `run_id`,
-                an id of your own that begins with "wf-": a repeated call with it changes nothing.
-
-        Raises:
-            TypeError: The parameters don't fit.
-            ConfigError: The graph has a fault; the message names the step.
-        """
-        return self.find_workflow(name).start({} if params is None else params, **options)
-
-    def handle_workflow(self, run_id: str) -> WorkflowHandle[Any]:
-        """The handle of any run, by its id."""
-        from taskmq.workflow.handle import WorkflowHandle
-
-        return WorkflowHandle(self, check_name("run id", run_id))
-
-    def advance_workflow(self, run_id: str) -> PlanEvaluation:
-        """Do what should follow from the states of a run's steps; what they say now."""
-        from taskmq.workflow.repair import advance
-
-        self.handle_workflow(run_id).resume()
-        return advance(self, run_id)
-
-    def resume_workflow(self, run_id: str) -> WorkflowHandle[Any]:
-        """Repair a run that does not go on; harmless for one that does."""
-        handle = self.handle_workflow(run_id)
-        handle.resume()
-        return handle
-
-    def pending_workflows(self, *, limit: int = 1000) -> list[WorkflowHandle[Any]]:
-        """The runs that have not ended, oldest first; child runs are part of theirs."""
-        from taskmq.workflow.repair import pending_runs
-
-        return [self.handle_workflow(run_id) for run_id in pending_runs(self, limit)]
-
     # --- jobs ---
 
     def handle(self, job_id: str) -> TaskHandle[Any]:
@@ -671,35 +336,6 @@ class App:
         )
 
     # --- for the other parts of taskmq ---
-
-    def caller_of(self, task: Task[..., Any] | str) -> Caller:
-        """What makes jobs of this task."""
-        if isinstance(task, Task):
-            return task.caller
-        if (registered := self.tasks.get(check_name("task name", task))) is not None:
-            return registered.caller
-        if task.startswith(_OWN) and (own := self.own_task(task)) is not None:
-            return own.caller
-        caller = self._unknown.get(task)
-        if caller is None:
-            caller = self._unknown[task] = Caller(self, task)
-        return caller
-
-    def own_task(self, name: str) -> Task[..., Any] | None:
-        """A task that taskmq brings itself, None if there is none of this name."""
-        found = self._own_tasks.get(name)
-        if found is not None or not name.startswith(_OWN):
-            return found
-        from taskmq.workflow.tasks import TASKS
-
-        cls = TASKS.get(name)
-        if cls is None:
-            return None
-        with self._lock:
-            if name not in self._own_tasks:
-                made: Any = cls
-                self._adopt(cls, name, made.run, skip_first=True, among=self._own_tasks)
-        return self._own_tasks[name]
 
     @property
     def run_teller(self) -> RunTeller:
@@ -856,8 +492,3 @@ def _check_token(token: object) -> None:
 def _refuse_text(names: object) -> None:
     if isinstance(names, str):
         raise ConfigError(f"queues is a list of names: queues=[{names!r}]")
-
-
-_OWN = "taskmq."
-"""What the names of taskmq's own tasks begin with."""
-_DECLARABLE = frozenset({*FIELDS, *HOOKS, "name", "retry"})
