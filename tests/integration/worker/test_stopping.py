@@ -44,6 +44,27 @@ def test_a_worker_leaves_no_thread_no_handler_and_no_row_behind() -> None:
     assert app.transport.list_workers() == []
 
 
+def test_the_registry_hears_of_each_state_at_once() -> None:
+    app = App(Config(heartbeat_interval=60, lease=300, events="null"))
+    gate = threading.Event()
+    app.task(name="wait")(lambda: gate.wait(20))
+
+    def states() -> set[str]:
+        return {each.state for each in app.transport.list_workers()}
+
+    with Worker(app) as worker:
+        wait_until(lambda: states() == {"running"}, 5)
+        handle = app.send("wait")
+        wait_until(lambda: handle.state is JobState.RUNNING)
+        stopping = threading.Thread(target=worker.stop)
+        stopping.start()
+        wait_until(lambda: states() == {"stopping"}, 5)
+        gate.set()
+        stopping.join(20)
+    assert states() == set()
+    app.close()
+
+
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_jobs_finish_and_gives_back_the_rest(

@@ -71,6 +71,7 @@ class Keeper:
         self._stopped = False
         self._ended = Event()
         self._nudged = Event()
+        self._has_news = False
         self._wake_at = 0.0
         self.turned_at = 0.0
         """When its loop last turned, 0 before it runs."""
@@ -84,7 +85,8 @@ class Keeper:
         while not self._stopped:
             self.turned_at = now = _monotonic()
             try:
-                if now >= beat_at:
+                if now >= beat_at or self._has_news:
+                    self._has_news = False
                     # Before the heartbeat, whose answer may let this worker take leases back.
                     self._contact.look_at_clock(self._transport)
                     if self._describe is not None:
@@ -106,6 +108,11 @@ class Keeper:
         """End the thread."""
         self._stopped = True
         self._ended.set()
+        self._nudged.set()
+
+    def report(self) -> None:
+        """The worker's state has changed: tell the registry now, not at the next heartbeat."""
+        self._has_news = True
         self._nudged.set()
 
     def hurry(self) -> None:

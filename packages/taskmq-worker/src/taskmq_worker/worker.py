@@ -287,6 +287,7 @@ class Worker:
         self._crew.spawn("fetcher", self._fetcher.run)
         self._crew.spawn("maintenance", self._maintenance.run)
         self.state = "running"
+        self._keeper.report()
         if self.reports.enabled:
             self.reports.worker(
                 "started",
@@ -442,6 +443,7 @@ class Worker:
         with self._stop_lock:
             if self.state == "running":
                 self.state = "stopping"
+                self._keeper.report()
                 if self.reports.enabled:
                     self.reports.worker("stopping", in_flight=self.buffer.busy)
                 try:
