@@ -191,4 +191,20 @@ def leaves(wf: WorkflowBuilder) -> None:
     wf.step("bare", bare, args=("a", 1))
 
 
-leaves.submit()
+assert_type(leaves.submit().get(timeout=1), dict[str, Any])
+
+
+@app.workflow("listed")
+def listed(wf: WorkflowBuilder, to: str) -> list[Step[str]]:
+    return [wf.step(str(number), bare, args=(to, number)) for number in range(3)]
+
+
+assert_type(listed.submit("a").get(timeout=1), list[str])
+
+
+@app.workflow("unannotated")
+def unannotated(wf: WorkflowBuilder, to: Any) -> Any:
+    return wf.step("bare", bare, args=(to, 1))
+
+
+unannotated.submit("a").get(timeout=1)

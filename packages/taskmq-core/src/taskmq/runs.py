@@ -17,7 +17,7 @@ else:
     from typing_extensions import ParamSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from taskmq.app import App
     from taskmq.workflow.builder import WorkflowBuilder
@@ -32,17 +32,21 @@ R = TypeVar("R")
 
 
 class _Declares(Protocol):
-    """What `App.workflow` returns: a run gives the result of the step that the function returns."""
+    """What `App.workflow` returns: a run gives what the steps give that the function returns."""
 
-    # A function that returns a step fits both: the first of them is meant.
     @overload
     def __call__(
         self, function: Callable[Concatenate[WorkflowBuilder, P], Step[R]], /
     ) -> Workflow[P, R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[WorkflowBuilder, P], R], /
-    ) -> Workflow[P, R]: ...
+        self, function: Callable[Concatenate[WorkflowBuilder, P], Sequence[Step[R]]], /
+    ) -> Workflow[P, list[R]]: ...
+    # Nothing: the results of the leaves by their names.
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[WorkflowBuilder, P], None], /
+    ) -> Workflow[P, dict[str, Any]]: ...
 
 
 class WorkflowDeclarations:
