@@ -27,6 +27,7 @@ class Step(NamedTuple):
     what: str
     values: dict[str, Any]
     place: tuple[int, int]
+    attempt: int
 
 
 class Site:
@@ -72,7 +73,8 @@ class Site:
         for effect in self.effects.all():
             if effect.job == handle.id:
                 values = json.loads(effect.label)
-                found.append(Step(effect.what, values, (effect.pid, values.pop("thread"))))
+                place = (effect.pid, values.pop("thread"))
+                found.append(Step(effect.what, values, place, effect.attempt))
         return found
 
     def names(self, handle: TaskHandle[Any]) -> list[str]:
