@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -89,10 +90,46 @@ def _expired(flows: Flows, last: str) -> None:
     wait_until(over, timeout=10)
 
 
+def _works_until_final(flows: Flows, last: str) -> None:
+    from support.waiting import wait_until
+
+    with worker_for(flows.app, queues=["apart"]):
+        wait_until(lambda: flows.app.handle(last).state.is_final, timeout=20)
+
+
+def _hard_timeout(flows: Flows, last: str) -> None:
+    _works_until_final(flows, last)
+    assert "hard timeout" in str(flows.app.handle(last).info.error)
+
+
+def _expired_behind_a_rate_limit(flows: Flows, last: str) -> None:
+    # Another job takes the only start of this hour.
+    first = flows.app.send("limited", queue="apart", priority=9)
+    _works_until_final(flows, last)
+    assert first.state is JobState.SUCCEEDED
+
+
+def _expired_behind_a_key(flows: Flows, last: str) -> None:
+    # Another job has the only place, and is not done before our time is over.
+    request = ReserveRequest(worker="w", queues=(QueueShare("apart"),), limit=1, lease=30)
+    first = flows.app.send("keyed", queue="apart", priority=9)
+    assert flows.app.transport.reserve(request).deliveries[0].id == first.id
+    _works_until_final(flows, last)
+    assert first.state is JobState.RUNNING
+
+
 def _deleted_dead_letter(flows: Flows, last: str) -> None:
     _undecodable(flows, last)
     flows.app.transport.purge_dead([last])
 
+
+SPECIAL: dict[str, dict[str, Any]] = {
+    "short lived": {"expires": 0.05},
+    "hangs": {"hard_timeout": 0.3},
+    "limited": {"rate_limit": "1/h", "expires": 1.0},
+    "keyed": {"concurrency_key": "one", "concurrency_limit": 1, "expires": 1.0},
+}
+"""Tasks whose last end needs a policy of their own."""
 
 WAYS = {
     "retries used up": (_raise, "FAILED"),
@@ -102,24 +139,40 @@ WAYS = {
     "undecodable": (_undecodable, "FAILED"),
     "unknown task": (_unknown_task, "FAILED"),
     "expired": (_expired, "EXPIRED"),
+    "expired behind a rate limit": (_expired_behind_a_rate_limit, "EXPIRED"),
+    "expired behind a key": (_expired_behind_a_key, "EXPIRED"),
+    "hard timeout": (_hard_timeout, "FAILED"),
     "dead letter deleted": (_deleted_dead_letter, "FAILED"),
+}
+
+
+NEEDS = {
+    "expired": "short lived",
+    "expired behind a rate limit": "limited",
+    "expired behind a key": "keyed",
+    "hard timeout": "hangs",
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_c084_every_end_of_a_member_moves_the_join(flows: Flows, way: str) -> None:
     end, state = WAYS[way]
-    if way == "expired":
-        options: dict[str, Any] = {}
-        task: Any = flows.app.task(name="short lived", expires=0.05)(lambda: None)
-        options["task"] = task
-        join_of_five(flows, **options)
-    else:
-        join_of_five(flows)
+    gate = threading.Event()
+
+    def hang() -> None:
+        gate.wait(20)
+
+    def end_at_once() -> None: ...
+
+    for name, policy in SPECIAL.items():
+        declare: Any = flows.app.task(name=name, **policy)
+        declare(hang if name == "hangs" else end_at_once)
+    join_of_five(flows, **({"task": flows.app.tasks[NEEDS[way]]} if way in NEEDS else {}))
     run = flows.app.submit_workflow("w")
     with worker_for(flows.app, queues=["default"]) as worker:
         worker.run_until_idle(timeout=20)
     end(flows, f"{run.id}::last")
+    gate.set()
     with worker_for(flows.app, queues=["default"]) as worker:
         worker.run_until_idle(timeout=20)
     assert flows.states(run)["last"] == state
