@@ -92,10 +92,10 @@ def expect(specs: list[Spec]) -> Expected:
         return found.values[name]
 
     def value_of(spec: Spec) -> Any:
-        if spec.kind == "gather":
-            return [value(each) for each in spec.deps]
         if found.states[spec.name] != "SUCCEEDED":
             return DEFAULT
+        if spec.kind == "gather":
+            return [value(each) for each in spec.deps]
         if spec.kind == "map":
             return [
                 f"{spec.name}[{index}]" if 0 <= fails < ATTEMPTS else DEFAULT

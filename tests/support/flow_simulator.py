@@ -108,7 +108,7 @@ class Simulation:
     def _add(self, wf: WorkflowBuilder, spec: Spec) -> None:
         options: dict[str, Any] = {"on_failure": spec.on_failure, "default": DEFAULT}
         if spec.kind == "gather":
-            wf.gather(spec.name, spec.deps)
+            wf.gather(spec.name, spec.deps, default=DEFAULT)
         elif spec.kind == "map":
             wf.map(
                 spec.name, "work", over=list(range(len(spec.items))), arg="item",

@@ -86,7 +86,8 @@ KeyScope = Literal["window", "until_start", "until_end"]
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer hands to a transport. The envelope is opaque to it.
 
-    Exactly one of `delay` (from the transport's now) and `eta` (absolute) may be given.
+    Exactly one of `delay` (from the transport's now; of a held message, from its release) and `eta`
+    (absolute) may be given.
     `lease=None` takes the worker's. `job_ttl` is how long the record is kept after the job's end.
     An `external` message is stored but never returned by `reserve` (another transport carries it).
     """

@@ -163,11 +163,14 @@ class Values:
     def value(self, job_id: str, default: Payload | None = None) -> Any:
         """The value of a step that has ended; the default's where it gave none."""
         record = self.record(job_id)
+        if record.state is not JobState.SUCCEEDED:
+            # A node too: it is given up at the first failure, when the others may not have ended yet.
+            return self._decode(default)
+        if is_skipped(record):
+            return self._decode(record.result)
         if record.task == NODE_TASK and record.hold is not None and record.step is not None:
             return self._gathered(record)
-        if record.state is not JobState.SUCCEEDED:
-            return self._decode(default)
-        if record.task == MAP_TASK and not is_skipped(record):
+        if record.task == MAP_TASK:
             return self._items(record)
         return self._decode(record.result)
 

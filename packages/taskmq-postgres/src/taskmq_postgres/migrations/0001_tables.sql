@@ -106,7 +106,8 @@ CREATE TABLE {barriers} (
     tolerate integer NOT NULL,
     finish boolean NOT NULL,
     otherwise text NOT NULL,
-    delay float8
+    delay float8,
+    eta float8
 ) WITH (fillfactor = 50);
 CREATE TABLE {arrivals} (
     target bigint NOT NULL, source text COLLATE "C" NOT NULL, series integer NOT NULL, verdict text NOT NULL,

@@ -44,7 +44,7 @@ BEGIN
         PERFORM {end_1}(m, 'SUCCEEDED', at, NULL, false);
         RETURN true;
     END IF;
-    PERFORM {requeue_1}(m, at, at + b.delay, false, m.deliveries, false);
+    PERFORM {requeue_1}(m, at, coalesce(at + b.delay, b.eta), false, m.deliveries, false);
     RETURN false;
 END $taskmq$;
 

@@ -146,8 +146,8 @@ BEGIN
         ) e WHERE j.job = e.job;
     END IF;
     IF needs IS NOT NULL THEN
-        INSERT INTO {barriers} (job, need, rule, tolerate, finish, otherwise, delay)
-        SELECT t.job, t.need, t.rule, t.tolerate, t.finish, t.otherwise, coalesce(t.delay, t.eta - at)
+        INSERT INTO {barriers} (job, need, rule, tolerate, finish, otherwise, delay, eta)
+        SELECT t.job, t.need, t.rule, t.tolerate, t.finish, t.otherwise, t.delay, t.eta
         FROM unnest(numbers, needs, rules, tolerates, finishes, otherwises, delays, etas)
             AS t (job, need, rule, tolerate, finish, otherwise, delay, eta)
         WHERE t.job IS NOT NULL AND t.need IS NOT NULL;

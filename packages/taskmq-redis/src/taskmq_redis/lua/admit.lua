@@ -53,7 +53,8 @@ local function admit(messages, answers)
         local due = rare.de and now + rare.de or rare.eta
         if rare.hd then
           E.set(rec, 'nd', rare.nd)
-          if due then E.set(rec, 'du', int(due)) end
+          if rare.de then E.set(rec, 'dl', int(rare.de)) end
+          if rare.eta then E.set(rec, 'et', int(rare.eta)) end
           E.put_held(rec)
           if rare.nd <= 0 then
             unheld = unheld or {}

@@ -476,7 +476,8 @@ local function endings()
     else
       take_out(rec)
       set(rec, 's', 'QUEUED')
-      put_due(rec, num(rec, 'du', nil))
+      local delay = num(rec, 'dl', nil)
+      put_due(rec, delay and now + delay or num(rec, 'et', nil))
     end
   end
   E.judge = judge

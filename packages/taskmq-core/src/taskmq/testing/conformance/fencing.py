@@ -243,3 +243,19 @@ def _kinds() -> list[Callable[[str], Settlement]]:
 def _settler(rig: Rig, acks: list[Ack], number: int, handle: Transport) -> Callable[[], list[str]]:
     mixed = acks[number * 10 :] + acks[: number * 10]
     return lambda: [result.status for result in rig.settle(*mixed, via=handle)]
+
+
+@scenario("I3.22")
+def meta_of_an_earlier_series_is_refused(rig: Rig) -> None:
+    """Once a job is reopened, the receipt that had settled it writes nothing any more."""
+    job_id = rig.put()
+    receipt = rig.take_one().receipt
+    rig.confirm(Ack(receipt=receipt))
+    equal(rig.transport.reopen([job_id]).status, "ok", "answer")
+    equal(rig.transport.update_meta(receipt, b"\x81\xa1p\x01"), False, "meta while queued again")
+    again = rig.take_one().receipt
+    equal(rig.transport.update_meta(receipt, b"\x81\xa1p\x02"), False, "meta while running again")
+    rig.confirm(Ack(receipt=again))
+    equal(rig.transport.update_meta(receipt, b"\x81\xa1p\x03"), False, "meta after the new end")
+    check(rig.transport.update_meta(again, b"\x81\xa1p\x04"), "meta of the new holder")
+    equal(rig.job(job_id).meta, b"\x81\xa1p\x04", "meta")

@@ -547,3 +547,31 @@ def lost_settlement_does_not_arrive(rig: Rig) -> None:
 def _settler(rig: Rig, handle: Transport, deliveries: list[Delivery]) -> Callable[[], str]:
     acks = [Ack(receipt=d.receipt) for d in deliveries]
     return lambda: rig.settle(*acks, via=handle)[0].status
+
+
+@scenario("I5.34")
+def delay_of_a_held_message_counts_from_its_release(rig: Rig) -> None:
+    """`delay` of a held message counts from its release, `eta` is the time it says; never earlier."""
+    eta = rig.transport.now() + 6 * rig.moment
+    held: dict[str, dict[str, float]] = {
+        "later": {"delay": 3 * rig.moment},
+        "at": {"eta": eta},
+        "past": {"eta": rig.transport.now() - 1.0},
+    }
+    for name, times in held.items():
+        root = rig.message(f"root-{name}", successors=(Edge(name),))
+        rig.enqueue(
+            root, rig.message(name, queue="held", hold=Hold(arrivals=1), **dict[str, Any](times))
+        )
+    rig.elapse(4 * rig.moment)
+    equal(rig.take("w1", "held"), [], "deliveries of what is held, its delay over")
+    for delivery in rig.take():
+        rig.confirm(Ack(receipt=delivery.receipt))
+    rig.until(lambda: rig.state("later") == JobState.QUEUED, "the release")
+    equal(rig.take_ids("w1", "held"), ["past"], "what is due at the release")
+    stats = rig.stats("held")
+    equal((stats.pending, stats.delayed), (0, 2), "pending and delayed")
+    rig.elapse(2.5 * rig.moment)
+    equal(rig.take_ids("w1", "held"), ["at"], "what is due at its eta")
+    rig.elapse(rig.moment)
+    equal(rig.take_ids("w1", "held"), ["later"], "what is due after its delay")

@@ -70,20 +70,14 @@ def admit(store: Store, messages: Sequence[Message], now: float) -> list[Enqueue
         if message.expires is not None:
             record.expires_at = now + message.expires
             store.index_expiry(record)
-        if message.delay is not None:
-            record.due_at = now + message.delay
-        elif message.eta is not None:
-            record.due_at = message.eta
         if message.hold is not None:
             record.needed = message.hold.arrivals
             record.members = {}
             store.put_held(record)
             if record.needed <= 0:
                 unheld.append(record)
-        elif record.due_at is None:
-            store.put_ready(record)
         else:
-            store.put_due(record, record.due_at, now)
+            store.put_due(record, _due_at(message, now), now)
         answers.append(Enqueued(job_id, "created"))
     for record in unheld:
         _judge(store, record, "", "ok", now)
@@ -272,7 +266,11 @@ def _judge(store: Store, record: Record, source: str, verdict: Verdict, now: flo
     else:
         store.take_out(record)
         record.state = JobState.QUEUED
-        store.put_due(record, record.due_at, now)
+        store.put_due(record, _due_at(record.message, now), now)
+
+
+def _due_at(message: Message, now: float) -> float | None:
+    return message.eta if message.delay is None else now + message.delay
 
 
 def give_back(store: Store, record: Record, due_at: float | None, now: float) -> None:

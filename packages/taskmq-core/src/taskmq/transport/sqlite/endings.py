@@ -303,10 +303,9 @@ def _release(step: Step, job: Job, left: deque[Arriving]) -> None:
         _end(step, job, JobState.REVOKED, left, error=error)
     elif extra.hold is not None and extra.hold.finish:
         _end(step, job, JobState.SUCCEEDED, left)
-    elif extra.delay is not None and extra.delay > 0:
-        requeue(step, job, state=JobState.QUEUED, due_at=step.now + extra.delay)
     else:
-        requeue(step, job, state=JobState.QUEUED)
+        due_at = extra.eta if extra.delay is None else step.now + extra.delay
+        requeue(step, job, state=JobState.QUEUED, due_at=due_at)
 
 
 def _is_guard_closed(step: Step, guard: str) -> bool:

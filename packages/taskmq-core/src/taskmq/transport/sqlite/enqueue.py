@@ -147,11 +147,11 @@ def _row(message: Message, now: float) -> tuple[Any, ...]:
         need, counted = hold.arrivals, 0
         hooks = Hook.HOLD
     if _has_extra(message):
-        delay = due_at - now if hold is not None and due_at is not None else None
+        delay, eta = (None, None) if hold is None else (message.delay, message.eta)
         extra = encode(
             Extra(
                 hold, message.successors, message.guard, delay, message.external, message.key,
-                message.key_ttl, message.concurrency_limit, message.max_yields,
+                message.key_ttl, message.concurrency_limit, message.max_yields, eta,
             )
         )  # fmt: skip
         hooks |= _hooks(message)

@@ -33,6 +33,8 @@ class Extra(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True, gc
     key_ttl: float = 0.0
     concurrency_limit: int = 1
     max_yields: int = 100
+    eta: float | None = None
+    """With `delay`, of a held message only: others have their due time in a column."""
 
 
 NO_EXTRA = Extra()
