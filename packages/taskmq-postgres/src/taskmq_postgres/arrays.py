@@ -117,6 +117,17 @@ def bools(values: Sequence[bool | None]) -> Bools:
     return Bools(_fixed(values, Bools.element, "?", 1))
 
 
+def literal(values: Sequence[str]) -> str | None:
+    """An array as text, for columns that hold several; None when it is empty.
+
+    Quoted by <https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO>.
+    """
+    if not values:
+        return None
+    quoted = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(quoted) + '"}'
+
+
 def some_texts(values: Sequence[str | None]) -> Texts | None:
     """Pack strings; None when all are missing."""
     return texts(values) if present(values) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from taskmq.states import JobState
@@ -28,18 +29,20 @@ _KINDS: dict[type[Any], str] = {
 def columns(settlements: Sequence[Settlement]) -> list[Any]:
     """The parameters of `settle_1` after the first two; what no settlement needs is None.
 
-    Nothing but ends of different jobs has no kinds: it is settled by one statement for all.
+    Ends of jobs that the call names once have no kind, and where there is nothing else the call has none:
+    all of them are settled by one statement.
     """
     receipts = [split_receipt(one.receipt) for one in settlements]
     numbers = [number for number, _ in receipts]
     agos = [one.started_ago for one in settlements]
     results = [one.result if type(one) is Ack else None for one in settlements]
     stored = [type(one) is Ack and one.result_stored for one in settlements]
-    plain = len(set(numbers)) == len(numbers) and all(map(_is_end, settlements))
+    kinds = _kinds(numbers, settlements)
+    plain = not any(kinds)
     return [
         arrays.bigints(numbers),
         arrays.texts([token for _, token in receipts]),
-        None if plain else arrays.texts([kind_of(one) for one in settlements]),
+        arrays.some_texts(kinds),
         arrays.some_texts([_final(one) for one in settlements]),
         arrays.some_floats(agos),
         None if plain else arrays.some_floats([_delay(one) for one in settlements]),
@@ -49,6 +52,16 @@ def columns(settlements: Sequence[Settlement]) -> list[Any]:
         arrays.some_blobs([one.meta for one in settlements]),
         arrays.bools(stored) if any(stored) else None,
         None if plain else arrays.some_blobs([_envelope(one) for one in settlements]),
+    ]
+
+
+def _kinds(numbers: Sequence[int], settlements: Sequence[Settlement]) -> list[str | None]:
+    if len(set(numbers)) == len(numbers):
+        return [None if _is_end(one) else kind_of(one) for one in settlements]
+    named = Counter(numbers)
+    return [
+        None if named[number] == 1 and _is_end(one) else kind_of(one)
+        for number, one in zip(numbers, settlements, strict=True)
     ]
 
 

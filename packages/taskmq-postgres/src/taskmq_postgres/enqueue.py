@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from taskmq.transport.types import Fence, Hold, Message
     from taskmq_postgres.store import Row
 
-ENQUEUE = "SELECT * FROM {enqueue_1}(" + ", ".join(["%s"] * 31) + ")"
+ENQUEUE = "SELECT * FROM {enqueue_1}(" + ", ".join(["%s"] * 30) + ")"
 ENQUEUE_ONE = "SELECT {enqueue_one_1}(" + ", ".join(["%s"] * 12) + ")"
 _MANY = 500
 """From so many on a call may take longer than others."""
-_RARE = 17
+_RARE = 16
 """How many columns only rare messages need."""
 _OF_HOLDS = 5
 """How many of them only held ones."""
@@ -139,7 +139,7 @@ def is_rare(message: Message) -> bool:
 
 def _rare_columns(messages: Sequence[Message]) -> list[Any]:
     holds = [m.hold for m in messages]
-    edges = [(n, edge) for n, m in enumerate(messages, 1) for edge in m.successors]
+    ends = [m.successors for m in messages]
     return [
         arrays.ints([_hooks(m) for m in messages]),
         arrays.some_texts([m.run for m in messages]),
@@ -151,9 +151,10 @@ def _rare_columns(messages: Sequence[Message]) -> list[Any]:
         arrays.ints([m.max_yields for m in messages]),
         arrays.some_texts([m.guard for m in messages]),
         *(_hold_columns(holds) if any(holds) else [None] * _OF_HOLDS),
-        arrays.ints([n for n, _ in edges]) if edges else None,
-        arrays.texts([edge.to for _, edge in edges]) if edges else None,
-        arrays.bools([edge.tolerate for _, edge in edges]) if edges else None,
+        arrays.some_texts([arrays.literal([edge.to for edge in edges]) for edges in ends]),
+        arrays.some_texts(
+            [arrays.literal(["ft"[edge.tolerate] for edge in edges]) for edges in ends]
+        ),
     ]
 
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Literal
 
 from taskmq.states import JobState
 from taskmq.transport.contract import parse_completion_token
-from taskmq.transport.types import CompleteResult, JobPage, ReopenResult, RevokeResult
+from taskmq.transport.types import (
+    CompleteResult,
+    JobPage,
+    JobResult,
+    Payload,
+    ReopenResult,
+    RevokeResult,
+)
 from taskmq_postgres import arrays
 from taskmq_postgres.records import record_of
 from taskmq_postgres.store import Store, encode, split_receipt
@@ -17,8 +24,10 @@ if TYPE_CHECKING:
     from taskmq.transport.types import Completion, JobRecord
 
 _GET = "SELECT * FROM {get_jobs_1}(%s)"
+_RESULTS = "SELECT * FROM {get_results_1}(%s)"
 _ENVELOPES = "SELECT * FROM {get_envelopes_1}(%s)"
 _LIST = "SELECT * FROM {list_jobs_1}(%s, %s, %s, %s, %s, %s, %s)"
+_STATES = {str(state.value): state for state in JobState}
 _LAST_CHARACTER = "\U0010ffff"
 _REOPEN = "SELECT * FROM {reopen_1}(%s, %s, %s, %s, NULL, NULL, false)"
 _COMPLETE = "SELECT * FROM {complete_1}(%s, %s, %s, %s, %s, %s, %s, %s)"
@@ -35,6 +44,16 @@ class Jobs(Store):
         rows = self._ask(_GET, bound)
         bodies: dict[str, bytes] = dict(self._ask(_ENVELOPES, bound)) if envelopes else {}
         found = {row[1]: record_of(row, bodies.get(row[1])) for row in rows}
+        return [found.get(job_id) for job_id in ids]
+
+    def get_results(self, ids: Sequence[str]) -> list[JobResult | None]:
+        """See the contract."""
+        if not ids:
+            return []
+        found: dict[str, JobResult] = {
+            job_id: JobResult(_STATES[state], None if kind is None else Payload(kind, data))
+            for job_id, state, kind, data in self._ask(_RESULTS, [arrays.texts(ids)])
+        }
         return [found.get(job_id) for job_id in ids]
 
     def update_meta(self, receipt: str, meta: bytes) -> bool:

@@ -1,4 +1,5 @@
--- Messages come in. Columns that no message of the call needs are NULL instead of arrays.
+-- Messages come in. Columns that no message of the call needs are NULL instead of arrays; what a message has
+-- several of is an array as text.
 -- Answers a row (n, status, id) for each message that was not created; (0, 'fenced') stored nothing.
 
 -- Takes the idempotency key for a new job, unless it belongs to another: the owner's id then.
@@ -32,7 +33,7 @@ CREATE FUNCTION {enqueue_1}(
     leases float8[], hookses integer[], runs text[], steps text[], keys_ text[], key_ttls float8[],
     concurrency_keys text[], concurrency_limits integer[], max_yieldses integer[], guards text[],
     needs integer[], rules text[], tolerates integer[], finishes boolean[], otherwises text[],
-    edge_froms integer[], edge_tos text[], edge_tolerants boolean[],
+    successorses text[], tolerants text[],
     fence text DEFAULT NULL, fence_token bigint DEFAULT NULL, foreign_ boolean DEFAULT false
 ) RETURNS TABLE (n integer, status text, id text)
 LANGUAGE plpgsql
@@ -72,15 +73,17 @@ BEGIN
         END LOOP;
     END IF;
     INSERT INTO {jobs} (job, enqueued_at, expires_at, job_ttl, max_deliveries, max_yields, hooks, priority,
-        id, task, queue, run, step, key, key_ttl, concurrency_key, concurrency_limit, guard, lease, envelope)
+        id, task, queue, run, step, key, key_ttl, concurrency_key, concurrency_limit, guard, lease, envelope,
+        successors, tolerant)
     SELECT t.job, at, at + t.expires, t.job_ttl, t.max_deliveries, coalesce(t.max_yields, 100),
         coalesce(t.hooks, 0), t.priority, t.id, t.task, t.queue, t.run, t.step, t.key, t.key_ttl,
-        t.concurrency_key, t.concurrency_limit, t.guard, t.lease, t.envelope
+        t.concurrency_key, t.concurrency_limit, t.guard, t.lease, t.envelope,
+        t.successors::text[], t.tolerant::boolean[]
     FROM unnest(wanted, ids, tasks, queues, priorities, envelopes, max_deliverieses, job_ttls, expireses,
             leases, hookses, runs, steps, keys_, key_ttls, concurrency_keys, concurrency_limits, max_yieldses,
-            guards)
+            guards, successorses, tolerants)
         AS t (job, id, task, queue, priority, envelope, max_deliveries, job_ttl, expires, lease, hooks, run,
-            step, key, key_ttl, concurrency_key, concurrency_limit, max_yields, guard)
+            step, key, key_ttl, concurrency_key, concurrency_limit, max_yields, guard, successors, tolerant)
     WHERE t.job IS NOT NULL
     ON CONFLICT (id) DO NOTHING;
     GET DIAGNOSTICS total = ROW_COUNT;
@@ -115,8 +118,9 @@ BEGIN
                 need),
             LATERAL (SELECT coalesce(at + t.delay, t.eta) AS due) d
         WHERE t.job IS NOT NULL;
-        PERFORM {enqueue_rest_1}(wanted, delays, etas, needs, rules, tolerates, finishes, otherwises,
-            edge_froms, edge_tos, edge_tolerants, at);
+        IF needs IS NOT NULL THEN
+            PERFORM {hold_all_1}(wanted, delays, etas, needs, rules, tolerates, finishes, otherwises, at);
+        END IF;
     END IF;
     PERFORM 1 FROM {sleepers} WHERE until > at LIMIT 1;
     IF FOUND THEN
@@ -126,42 +130,30 @@ BEGIN
     END IF;
 END $taskmq$;
 
--- Successors and holds of what has just been inserted. A hold of nothing is released at once.
-CREATE FUNCTION {enqueue_rest_1}(
+-- Holds of what has just been inserted. A hold of nothing is released at once.
+CREATE FUNCTION {hold_all_1}(
     numbers bigint[], delays float8[], etas float8[], needs integer[], rules text[], tolerates integer[],
-    finishes boolean[], otherwises text[], edge_froms integer[], edge_tos text[], edge_tolerants boolean[],
-    at float8
+    finishes boolean[], otherwises text[], at float8
 ) RETURNS void LANGUAGE plpgsql AS $taskmq$
 DECLARE
     bar {barriers};
     ended bigint[] := ARRAY[]::bigint[];
 BEGIN
-    IF edge_froms IS NOT NULL THEN
-        UPDATE {jobs} j SET successors = e.tos, tolerant = e.tolerants
-        FROM (
-            SELECT numbers[t.from_] AS job, array_agg(t.to_ ORDER BY t.n) AS tos,
-                array_agg(t.tolerant ORDER BY t.n) AS tolerants
-            FROM unnest(edge_froms, edge_tos, edge_tolerants) WITH ORDINALITY AS t (from_, to_, tolerant, n)
-            GROUP BY 1
-        ) e WHERE j.job = e.job;
-    END IF;
-    IF needs IS NOT NULL THEN
-        INSERT INTO {barriers} (job, need, rule, tolerate, finish, otherwise, delay, eta)
-        SELECT t.job, t.need, t.rule, t.tolerate, t.finish, t.otherwise, t.delay, t.eta
-        FROM unnest(numbers, needs, rules, tolerates, finishes, otherwises, delays, etas)
-            AS t (job, need, rule, tolerate, finish, otherwise, delay, eta)
-        WHERE t.job IS NOT NULL AND t.need IS NOT NULL;
-        FOR bar IN
-            SELECT b.* FROM unnest(numbers, needs) WITH ORDINALITY AS t (job, need, n)
-            JOIN {barriers} b ON b.job = t.job WHERE t.need <= 0 ORDER BY t.n
-        LOOP
-            IF {resolve_1}(bar, at, '', 'ok') THEN
-                ended := ended || bar.job;
-            END IF;
-        END LOOP;
-        IF ended <> ARRAY[]::bigint[] THEN
-            PERFORM {follow_1}(ended, at);
+    INSERT INTO {barriers} (job, need, rule, tolerate, finish, otherwise, delay, eta)
+    SELECT t.job, t.need, t.rule, t.tolerate, t.finish, t.otherwise, t.delay, t.eta
+    FROM unnest(numbers, needs, rules, tolerates, finishes, otherwises, delays, etas)
+        AS t (job, need, rule, tolerate, finish, otherwise, delay, eta)
+    WHERE t.job IS NOT NULL AND t.need IS NOT NULL;
+    FOR bar IN
+        SELECT b.* FROM unnest(numbers, needs) WITH ORDINALITY AS t (job, need, n)
+        JOIN {barriers} b ON b.job = t.job WHERE t.need <= 0 ORDER BY t.n
+    LOOP
+        IF {resolve_1}(bar, at, '', 'ok') THEN
+            ended := ended || bar.job;
         END IF;
+    END LOOP;
+    IF ended <> ARRAY[]::bigint[] THEN
+        PERFORM {follow_1}(ended, at);
     END IF;
 END $taskmq$;
 

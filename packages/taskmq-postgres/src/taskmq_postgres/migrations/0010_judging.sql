@@ -44,13 +44,19 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off 
 SET plan_cache_mode = force_generic_plan AS $taskmq$
 #variable_conflict use_column
 DECLARE
+    item record;
     g record;
 BEGIN
     PERFORM {lock_1}(numbers);
-    FOR number IN 1 .. coalesce(array_length(numbers, 1), 0) LOOP
-        SELECT * INTO g FROM {judge_1}(numbers[number], tokens[number], kinds[number]);
+    FOR item IN
+        SELECT t.job, t.token, t.kind, t.n::integer AS n FROM unnest(numbers, tokens, kinds) WITH ORDINALITY
+            AS t (job, token, kind, n)
+        -- What is simply held counts.
+        WHERE NOT EXISTS (SELECT 1 FROM {messages} m WHERE m.job = t.job AND m.token = t.token AND m.phase < 7)
+    LOOP
+        SELECT * INTO g FROM {judge_1}(item.job, item.token, item.kind);
         IF g.status <> 'ok' THEN
-            RETURN QUERY SELECT number, g.status::text, g.reason::text;
+            RETURN QUERY SELECT item.n, g.status::text, g.reason::text;
         END IF;
     END LOOP;
 END $taskmq$;

@@ -91,15 +91,27 @@ BEGIN
     IF kinds IS NULL THEN
         SELECT e.done, e.hooked INTO done, hooked FROM {end_all_1}(numbers, tokens, finals, agos, result_kinds,
             datas, whys, metas, storeds, at) e;
-        IF done IS NOT NULL THEN
-            IF hooked & 23 <> 0 THEN
-                PERFORM {after_ends_1}(done, at);
-            END IF;
-            IF hooked & 1 <> 0 THEN
-                PERFORM {follow_1}(done, at);
-            ELSE
-                PERFORM {tell_1}(done, at);
-            END IF;
+    ELSE
+        -- Without a kind are the ends of jobs that the call names once.
+        SELECT e.done, e.hooked INTO done, hooked FROM (
+            SELECT array_agg(t.job) AS jobs, array_agg(t.token) AS tokens, array_agg(t.final) AS finals,
+                array_agg(t.ago) AS agos, array_agg(t.result_kind) AS result_kinds, array_agg(t.data) AS datas,
+                array_agg(t.why) AS whys, array_agg(t.meta) AS metas, array_agg(t.stored) AS storeds
+            FROM unnest(numbers, tokens, kinds, finals, agos, result_kinds, datas, whys, metas, storeds)
+                AS t (job, token, kind, final, ago, result_kind, data, why, meta, stored)
+            WHERE t.kind IS NULL
+        ) g, LATERAL {end_all_1}(g.jobs, g.tokens, g.finals, g.agos, g.result_kinds, g.datas, g.whys, g.metas,
+            g.storeds, at) e
+        WHERE g.jobs IS NOT NULL;
+    END IF;
+    IF done IS NOT NULL THEN
+        IF hooked & 23 <> 0 THEN
+            PERFORM {after_ends_1}(done, at);
+        END IF;
+        IF hooked & 1 <> 0 THEN
+            PERFORM {follow_1}(done, at);
+        ELSE
+            PERFORM {tell_1}(done, at);
         END IF;
     END IF;
     IF coalesce(array_length(done, 1), 0) < array_length(numbers, 1) THEN

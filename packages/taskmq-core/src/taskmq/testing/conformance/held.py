@@ -575,3 +575,28 @@ def delay_of_a_held_message_counts_from_its_release(rig: Rig) -> None:
     equal(rig.take_ids("w1", "held"), ["at"], "what is due at its eta")
     rig.elapse(rig.moment)
     equal(rig.take_ids("w1", "held"), ["later"], "what is due after its delay")
+
+
+@scenario("I5.35")
+def odd_ids_arrive(rig: Rig) -> None:
+    """Ids of any characters without controls name successors, several of one job among them."""
+    odd = [
+        'a "quoted" one',
+        "back\\slash\\",
+        "{braces},commas",
+        "NULL",
+        "  ",
+        "it's",
+        "ünïcode ✓",
+        "%s",
+    ]
+    edges = tuple(Edge(each, tolerate=number % 2 == 1) for number, each in enumerate(odd))
+    root = rig.message("root {of},all", successors=edges)
+    held = [rig.message(each, queue="odd", hold=Hold(arrivals=1)) for each in odd]
+    rig.enqueue(root, *held)
+    equal(rig.job(root.id).successors, edges, "successors of the record")
+    rig.confirm(fail(rig.take_one()))
+    rig.until(lambda: rig.state(odd[-1]) != JobState.PENDING, "the arrivals")
+    ends = [rig.state(each) for each in odd]
+    equal(ends, [JobState.SKIPPED, JobState.QUEUED] * 4, "states: a tolerant edge arrives ok")
+    equal(sorted(rig.take_ids("w1", "odd")), sorted(odd[1::2]), "deliveries")
