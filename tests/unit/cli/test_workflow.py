@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.flows import Flows
+from taskmq.testing import worker_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from support.cli import Cli
+    from taskmq import App
     from taskmq.workflow import WorkflowBuilder, WorkflowHandle
 
 
@@ -199,3 +203,93 @@ def test_status_of_the_backend_shows_runs_that_go_on(flows: Flows, cli: Cli) -> 
     assert "Workflows" in text
     assert going[0] in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+MODULE = """
+from taskmq import App, Config
+app = App(Config(events="null"))
+
+@app.task(name="double")
+def double(number: int) -> int:
+    if number < 0:
+        raise ValueError("negative")
+    return 2 * number
+
+@app.workflow("doubled")
+def doubled(wf, count: int, first: int = 0):
+    return wf.map("all", double, over=list(range(first, count)))
+"""
+
+
+@pytest.fixture
+def app(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app with a workflow, named to the command line."""
+    monkeypatch.setenv("TASKMQ_TRANSPORT", cli.url)
+    name = cli.module(MODULE)
+    monkeypatch.setenv("TASKMQ_APP", name)
+    return name
+
+
+@contextmanager
+def worker(cli: Cli) -> Iterator[None]:
+    """A worker for that app, in this process."""
+    space: dict[str, Any] = {}
+    exec(MODULE, space)
+    app: App = space["app"]
+    app.config = app.config.replace(transport=cli.url)
+    with app, worker_for(app):
+        yield
+
+
+def test_a_run_is_submitted_and_its_id_printed(app: str, cli: Cli) -> None:
+    run = cli("workflow", "submit", "doubled", "--params", '{"count": 3}').stdout.strip()
+    status = cli.json("workflow", "status", run)
+    assert (status["workflow"], list(status["steps"])) == ("doubled", ["all"])
+    own = ("--params", '{"count": 1}', "--run-id", "wf-own")
+    assert {cli.json("workflow", "submit", "doubled", *own)["id"] for _ in range(2)} == {"wf-own"}
+    assert len(cli.json("workflow", "list")["runs"]) == 2
+
+
+def test_the_end_of_a_submitted_run_is_waited_for(app: str, cli: Cli) -> None:
+    with worker(cli):
+        given = ("workflow", "submit", "doubled", "--wait", "--timeout", "20", "--params")
+        done = cli(*given, '{"count": 3}')
+        assert (done.exit_code, json.loads(done.stdout)) == (0, [0, 2, 4])
+        assert done.stderr.startswith("run wf-")
+        failed = cli(*given, '{"count": 1, "first": -1}')
+        assert (failed.exit_code, failed.stdout) == (1, "")
+        assert "step 'all' ended FAILED" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["doubledd"], 2, "no workflow 'doubledd' is registered here; did you mean 'doubled'?"),
+        (["doubled"], 2, "wrong parameters for workflow doubled"),
+        (["doubled", "--params", '{"count": 1, "odd": 2}'], 2, "odd"),
+        (["doubled", "--params", '{"count": 1}', "--run-id", "mine"], 2, "begins with 'wf-'"),
+        (["doubled", "--params", "[1]"], 2, "object"),
+        (["doubled", "--timeout", "3"], 2, "give --wait too"),
+        (
+            ["doubled", "--params", '{"count": 1}', "--wait", "--timeout", "0.1"],
+            1,
+            "has not ended within 0.1 s; it goes on: look at it with `taskmq workflow status wf-",
+        ),
+    ],
+)
+def test_a_wrong_submit_says_what_is_wrong(
+    app: str, cli: Cli, words: list[str], code: int, said: str
+) -> None:
+    result = cli("workflow", "submit", *words)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_run_on_memory_is_refused_because_it_would_be_lost(
+    app: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKMQ_TRANSPORT", "memory://")
+    result = cli("workflow", "submit", "doubled", "--params", '{"count": 1}')
+    assert result.exit_code == 2
+    assert "memory:// ends with this process" in result.stderr

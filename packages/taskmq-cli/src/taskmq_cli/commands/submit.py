@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from taskmq_cli import output
-from taskmq_cli.errors import Failure, Misuse, note
+from taskmq_cli.ends import JOB, TIMEOUT_ALONE, wait_for
+from taskmq_cli.errors import Misuse
 from taskmq_cli.group import TaskmqCommand
 from taskmq_cli.options import ARGS, KWARGS, Number, Whole
 from taskmq_cli.session import Session, pass_session
@@ -78,12 +79,12 @@ def submit(
     job ended other than by success or the time is over (the job goes on all the same).
     """
     if timeout is not None and not wait:
-        raise click.UsageError("--timeout says how long --wait may wait: give --wait too")
+        raise click.UsageError(TIMEOUT_ALONE)
     given = {key: value for key, value in options.items() if value is not None}
     call = Call(name=name, args=args, kwargs=kwargs, options=given, by_name=by_name)
     handle = _enqueue(session, call)
     if wait:
-        _wait(session, handle, timeout)
+        wait_for(session, handle, JOB, timeout)
     elif session.json:
         output.show_json({"id": handle.id})
     else:
@@ -107,41 +108,3 @@ def _enqueue(session: Session, call: Call) -> TaskHandle[Any]:
     except TypeError as error:
         raise Misuse(f"wrong arguments for {call.name}: {error}") from error
     return handle
-
-
-def _wait(session: Session, handle: TaskHandle[Any], timeout: float | None) -> None:
-    from taskmq.errors import RemoteError, ResultTimeout
-
-    note(f"job {handle.id}")
-    try:
-        result = handle.get(timeout=timeout)
-    except ResultTimeout:
-        raise Failure(
-            f"job {handle.id} has not ended within {timeout:g} s; it goes on: "
-            f"look at it with `taskmq jobs show {handle.id}`"
-        ) from None
-    except RemoteError as error:
-        if session.json:
-            output.show_json(_failed(handle.id, error))
-        text = str(error) if session.debug else str(error).partition("\n")[0]
-        raise Failure(text) from None
-    except KeyboardInterrupt:
-        note(f"job {handle.id} goes on; `taskmq jobs revoke {handle.id}` cancels it")
-        raise
-    if session.json:
-        output.show_json({"id": handle.id, "state": "SUCCEEDED", "result": result})
-    else:
-        output.show_json(result)
-
-
-def _failed(job: str, error: Any) -> dict[str, Any]:
-    return {
-        "id": job,
-        "state": error.state,
-        "error": {
-            "type": error.type,
-            "message": error.message,
-            "reason": error.reason,
-            "traceback": error.traceback,
-        },
-    }

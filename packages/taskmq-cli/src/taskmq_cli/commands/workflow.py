@@ -1,4 +1,4 @@
-"""`taskmq workflow`: list, status, resume, cancel, retry, rerun, skip, graph."""
+"""`taskmq workflow`: submit, list, status, resume, cancel, retry, rerun, skip, graph."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import click
 import msgspec
 
 from taskmq_cli import calls, letters, output, runs
-from taskmq_cli.errors import Failure, did_you_mean
+from taskmq_cli.ends import RUN, TIMEOUT_ALONE, wait_for
+from taskmq_cli.errors import Failure, Misuse, did_you_mean
 from taskmq_cli.group import TaskmqGroup
-from taskmq_cli.options import Upper, Whole
+from taskmq_cli.options import KWARGS, Number, Upper, Whole
 from taskmq_cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 @click.group(
     cls=TaskmqGroup,
     examples=(
+        (
+            'taskmq workflow submit etl --params \'{"source": "a.csv"}\'',
+            "start a run of the app's workflow",
+        ),
         ("taskmq workflow list", "runs that go on, and the newest that ended"),
         ("taskmq workflow status wf-01JD…", "how each of its steps stands"),
         ("taskmq workflow retry wf-01JD…", "run again what failed, and what waited for it"),
@@ -31,7 +36,64 @@ if TYPE_CHECKING:
     ),
 )
 def workflow() -> None:
-    """List, show, repair and draw runs of workflows. The app's code is not needed: --transport will do."""
+    """Start, list, show, repair and draw runs of workflows.
+
+    The app's code is needed by submit alone: for the others --transport will do.
+    """
+
+
+@workflow.command(
+    examples=(
+        (
+            'taskmq workflow submit etl --params \'{"source": "a.csv"}\'',
+            "print the run's id",
+        ),
+        ("taskmq workflow submit etl --wait", "wait for workers, print the result as JSON"),
+        ("taskmq workflow submit etl --run-id wf-etl-2026-01-31", "once, however often it is said"),
+    ),
+)
+@click.argument("name")
+@click.option("--params", type=KWARGS, default="{}", help="Its parameters, a JSON object.")
+@click.option("--queue", "-Q", metavar="NAME", help="Queue of steps whose task names none.")
+@click.option("--priority", "-p", type=Whole(-9, 9), help="Priority of steps whose task has none.")
+@click.option("--deadline", type=Number(0), metavar="SECONDS", help="How long the run may take.")
+@click.option("--run-id", metavar="TEXT", help="An id of your own; it begins with wf-.")
+@click.option("--wait", is_flag=True, help="Wait for the end and print the result as JSON.")
+@click.option("--timeout", type=Number(0), metavar="SECONDS", help="With --wait: wait no longer.")
+@pass_session
+def submit(
+    session: Session,
+    /,
+    name: str,
+    params: dict[str, Any],
+    wait: bool,
+    timeout: float | None,
+    **options: Any,
+) -> None:
+    """Start a run of workflow NAME and print its id.
+
+    With --wait the id goes to stderr and the result, as JSON, to stdout; the exit code is 1 when the
+    run ended other than by success or the time is over (the run goes on all the same).
+    """
+    if timeout is not None and not wait:
+        raise click.UsageError(TIMEOUT_ALONE)
+    app = session.app()
+    if app.transport.describe().get("url", "").startswith("memory:"):
+        raise Misuse(
+            "memory:// ends with this process, and the run with it: name a transport that stays, for "
+            "example TASKMQ_TRANSPORT=sqlite:///jobs.db"
+        )
+    given = {key: value for key, value in options.items() if value is not None}
+    try:
+        run = app.submit_workflow(name, params, **given)
+    except TypeError as error:
+        raise Misuse(f"wrong parameters for workflow {name}: {error}") from error
+    if wait:
+        wait_for(session, run, RUN, timeout)
+    elif session.json:
+        output.show_json({"id": run.id})
+    else:
+        click.echo(run.id)
 
 
 @workflow.command(
