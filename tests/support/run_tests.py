@@ -47,7 +47,7 @@ SIDE_BY_SIDE = {
     "integration": "loadfile",
     "e2e": "loadfile",
     "acceptance": "loadfile",
-    "chaos": "loadfile",
+    "chaos": "load",
 }
 """Suites that run on two cores at once, and how their tests are dealt out."""
 AT_LEAST = 90
